@@ -1,0 +1,1 @@
+"""Measurements: every figure in the documentation comes from one of these."""

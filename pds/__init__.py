@@ -1,0 +1,1 @@
+"""Clients from two periodically shifting populations."""

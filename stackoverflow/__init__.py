@@ -1,0 +1,1 @@
+"""Next-word prediction on StackOverflow with user-level privacy."""

@@ -1,0 +1,1 @@
+"""Private federated learning that uses its checkpoints."""

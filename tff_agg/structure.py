@@ -1,0 +1,162 @@
+"""Nested structures of arrays, whichever library the arrays come from.
+
+Averagers and noise mechanisms are pure functions over nested structures (dicts,
+tuples, lists, named tuples) whose leaves are numpy arrays, TensorFlow tensors or JAX
+arrays. The few operations that differ between the three libraries live here; the
+arithmetic operators are common to all of them. TensorFlow and JAX are never imported
+by this module: a leaf that comes from one of them proves that it is already there.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tree
+
+Structure = Any
+Leaf = Any
+
+
+def leaves(structure: Structure) -> list[Leaf]:
+    """Returns the leaves of `structure` in a fixed order."""
+    return tree.flatten(structure)
+
+
+def map_leaves(fn: Callable[..., Any], *structures: Structure) -> Structure:
+    """Applies `fn` leaf by leaf and returns the results in the first one's structure.
+
+    Example:
+      >>> map_leaves(lambda a, b: a + b, {'w': 1.0}, {'w': 2.0})
+      {'w': 3.0}
+    """
+    return tree.map_structure(fn, *structures)
+
+
+def pack(structure: Structure, flat: list[Leaf]) -> Structure:
+    """Puts the leaves `flat` into the form of `structure`."""
+    return tree.unflatten_as(structure, flat)
+
+
+def backend_of(value: Leaf) -> str:
+    """Names the library of a leaf: 'tf', 'jax' or 'numpy' (Python numbers too)."""
+    module = type(value).__module__.partition(".")[0]
+    if module == "tensorflow":
+        return "tf"
+    if module in ("jax", "jaxlib"):
+        return "jax"
+    return "numpy"
+
+
+def backend_of_structure(structure: Structure) -> str:
+    """Names the library of the first leaf that is not numpy, else 'numpy'."""
+    for leaf in leaves(structure):
+        if (name := backend_of(leaf)) != "numpy":
+            return name
+    return "numpy"
+
+
+def dtype_of(value: Leaf) -> np.dtype:
+    """Returns the dtype of a leaf as a numpy dtype."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return np.asarray(value).dtype
+    # tf.DType knows its numpy twin; numpy and jax dtypes convert as they are.
+    return np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+
+
+def is_floating(value: Leaf) -> bool:
+    """Tells whether a leaf holds real floating-point numbers (bfloat16 included)."""
+    dtype = dtype_of(value)
+    return np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
+
+
+def zeros_like(value: Leaf) -> Leaf:
+    """Returns zeros of the leaf's shape and dtype, in its own library."""
+    match backend_of(value):
+        case "tf":
+            return sys.modules["tensorflow"].zeros_like(value)
+        case "jax":
+            return sys.modules["jax"].numpy.zeros_like(value)
+        case _:
+            return np.zeros_like(value)
+
+
+def scalar(value: Any, dtype: Any, like: str) -> Leaf:
+    """Makes the scalar `value` of `dtype` in the library named `like`."""
+    match like:
+        case "tf":
+            return sys.modules["tensorflow"].constant(value, dtype)
+        case "jax":
+            return sys.modules["jax"].numpy.asarray(value, dtype)
+        case _:
+            return np.asarray(value, dtype)
+
+
+def cast(value: Leaf, dtype: Any) -> Leaf:
+    """Converts a leaf (or a Python number) to the numpy dtype `dtype`."""
+    match backend_of(value):
+        case "tf":
+            return sys.modules["tensorflow"].cast(value, dtype)
+        case "jax":
+            return value.astype(dtype)
+        case _:
+            return np.asarray(value).astype(dtype)
+
+
+def minimum(a: Leaf, b: Leaf) -> Leaf:
+    """Returns the smaller of two values, of which either may be a Python number."""
+    return _elementwise("minimum", a, b)
+
+
+def maximum(a: Leaf, b: Leaf) -> Leaf:
+    """Returns the larger of two values, of which either may be a Python number."""
+    return _elementwise("maximum", a, b)
+
+
+def _elementwise(name: str, a: Leaf, b: Leaf) -> Leaf:
+    backends = {backend_of(a), backend_of(b)}
+    if "tf" in backends:
+        return getattr(sys.modules["tensorflow"], name)(a, b)
+    if "jax" in backends:
+        return getattr(sys.modules["jax"].numpy, name)(a, b)
+    return getattr(np, name)(a, b)
+
+
+def all_finite(structure: Structure) -> Leaf:
+    """Returns one boolean: no leaf holds a NaN or an infinity.
+
+    The sum of an array is finite only where all its elements are, and one pass of a
+    sum is several times cheaper than an element-wise test followed by a reduction. A
+    sum of large finite numbers may overflow to infinity: the answer errs on the side
+    of False.
+    """
+    answer: Any = True
+    for leaf in leaves(structure):
+        match backend_of(leaf):
+            case "tf":
+                tf = sys.modules["tensorflow"]
+                finite = tf.math.is_finite(tf.reduce_sum(leaf))
+            case "jax":
+                jnp = sys.modules["jax"].numpy
+                finite = jnp.isfinite(jnp.sum(leaf))
+            case _:
+                with np.errstate(all="ignore"):
+                    finite = np.isfinite(np.sum(leaf))
+        answer = finite if answer is True else answer & finite
+    return answer
+
+
+def cond(
+    predicate: Leaf,
+    if_true: Callable[[], Structure],
+    if_false: Callable[[], Structure],
+) -> Structure:
+    """Runs one of two functions without arguments, in graphs and traces as well."""
+    match backend_of(predicate):
+        case "tf":
+            return sys.modules["tensorflow"].cond(predicate, if_true, if_false)
+        case "jax":
+            return sys.modules["jax"].lax.cond(predicate, if_true, if_false)
+        case _:
+            return if_true() if predicate else if_false()
