@@ -30,7 +30,8 @@ def map_leaves(fn: Callable[..., Any], *structures: Structure) -> Structure:
       >>> map_leaves(lambda a, b: a + b, {'w': 1.0}, {'w': 2.0})
       {'w': 3.0}
     """
-    return tree.map_structure(fn, *structures)
+    # Containers of like form may differ in kind: a list saved may come back a tuple.
+    return tree.map_structure(fn, *structures, check_types=False)
 
 
 def pack(structure: Structure, flat: list[Leaf]) -> Structure:
@@ -65,6 +66,15 @@ def dtype_of(value: Leaf) -> np.dtype:
     return np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
 
 
+def shapes_agree(a: Leaf, b: Leaf) -> bool:
+    """Tells whether two leaves have one shape; what a graph leaves open may differ."""
+    first, second = np.shape(a), np.shape(b)
+    for one, other in ((first, second), (second, first)):
+        if hasattr(one, "is_compatible_with"):
+            return one.is_compatible_with(other)
+    return first == second
+
+
 def is_floating(value: Leaf) -> bool:
     """Tells whether a leaf holds real floating-point numbers (bfloat16 included)."""
     dtype = dtype_of(value)
@@ -88,7 +98,10 @@ def scalar(value: Any, dtype: Any, like: str) -> Leaf:
         case "tf":
             return sys.modules["tensorflow"].constant(value, dtype)
         case "jax":
-            return sys.modules["jax"].numpy.asarray(value, dtype)
+            jax = sys.modules["jax"]
+            # Without x64, JAX has no 64-bit types: take its own narrower twin.
+            narrow = jax.dtypes.canonicalize_dtype(dtype)
+            return jax.numpy.asarray(value, narrow)
         case _:
             return np.asarray(value, dtype)
 
@@ -99,7 +112,7 @@ def cast(value: Leaf, dtype: Any) -> Leaf:
         case "tf":
             return sys.modules["tensorflow"].cast(value, dtype)
         case "jax":
-            return value.astype(dtype)
+            return value.astype(sys.modules["jax"].dtypes.canonicalize_dtype(dtype))
         case _:
             return np.asarray(value).astype(dtype)
 
