@@ -130,7 +130,11 @@ def maximum(a: Leaf, b: Leaf) -> Leaf:
 def _elementwise(name: str, a: Leaf, b: Leaf) -> Leaf:
     backends = {backend_of(a), backend_of(b)}
     if "tf" in backends:
-        return getattr(sys.modules["tensorflow"], name)(a, b)
+        tf = sys.modules["tensorflow"]
+        # A Python number takes the tensor's dtype, on whichever side it stands.
+        dtype = (a if backend_of(a) == "tf" else b).dtype
+        a, b = tf.convert_to_tensor(a, dtype), tf.convert_to_tensor(b, dtype)
+        return getattr(tf, name)(a, b)
     if "jax" in backends:
         return getattr(sys.modules["jax"].numpy, name)(a, b)
     return getattr(np, name)(a, b)
