@@ -1,0 +1,40 @@
+# Every target installs what it needs first. `make help` lists them.
+SHELL := /bin/sh
+PY := .venv/bin/python
+CODE := tff_agg stackoverflow pds benchmarks tests tools
+# Two processes fit two cores; tests of one file stay together.
+PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile
+
+.PHONY: help install install-gpu lock lint format test test-fast bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+install: ## make .venv from the lock
+	@sh tools/install.sh requirements.lock
+
+install-gpu: ## make .venv with TensorFlow's CUDA wheels
+	@sh tools/install.sh requirements.gpu.lock
+
+lock: install ## compile requirements.in and requirements.gpu.in anew
+	@sh tools/lock.sh
+
+lint: install ## ruff, mypy, and BUILD files against imports
+	@$(PY) -m ruff check --quiet $(CODE)
+	@$(PY) -m ruff format --check --quiet $(CODE)
+	@$(PY) -m mypy $(CODE)
+	@$(PY) -m tools.build_files --check
+
+format: install ## sort, format, and write the BUILD files
+	@$(PY) -m ruff check --fix --quiet $(CODE) || true
+	@$(PY) -m ruff format --quiet $(CODE)
+	@$(PY) -m tools.build_files
+
+test: lint ## lint, then all tests
+	@$(PYTEST)
+
+test-fast: install ## the tests that take seconds
+	@$(PYTEST) -m "not slow"
+
+clean: ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

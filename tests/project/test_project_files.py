@@ -1,0 +1,151 @@
+"""What holds for the project as a whole: lock, BUILD files, imports, installation."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tools import build_files
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHELL = shutil.which("sh") or "sh"
+LOCKS = ["requirements.lock", "requirements.gpu.lock"]
+
+
+def test_every_module_is_in_a_target_with_its_true_deps():
+    assert build_files.differences(ROOT) == []
+
+
+@pytest.fixture
+def small_project(tmp_path):
+    package = tmp_path / "tff_agg"
+    package.mkdir()
+    (package / "one.py").write_text("import numpy\n")
+    (package / "two.py").write_text("from tff_agg import one\n")
+    for folder, text in build_files.build_files(tmp_path).items():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "BUILD").write_text(text)
+    assert build_files.differences(tmp_path) == []
+    return package
+
+
+def test_a_module_without_target_is_named(small_project):
+    (small_project / "three.py").write_text("")
+    (problem,) = build_files.differences(small_project.parent)
+    assert problem == "tff_agg/BUILD has no target 'three'"
+
+
+@pytest.mark.parametrize(
+    "text", ["from tff_agg import one\nimport scipy\n", "import os\n"]
+)
+def test_deps_that_are_not_the_imports_are_named(small_project, text):
+    (small_project / "two.py").write_text(text)
+    assert any(
+        "tff_agg/BUILD: deps of 'two'" in p
+        for p in build_files.differences(small_project.parent)
+    )
+
+
+def test_a_target_without_module_is_named(small_project):
+    (small_project / "two.py").unlink()
+    (problem,) = build_files.differences(small_project.parent)
+    assert problem == "tff_agg/BUILD: 'two' stands for no module"
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_is_pinned_with_hashes(name):
+    text = (ROOT / name).read_text()
+    assert "://" not in text, "the lock names an index"
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert len(entries) > 100
+    for entry in entries:
+        assert re.match(r"[\w.\-\[\],]+==\S+", entry), entry
+        assert "--hash=sha256:" in entry, entry
+
+
+def test_the_lock_answers_every_request():
+    locked = set(re.findall(r"^([\w.-]+)==", (ROOT / LOCKS[0]).read_text(), re.M))
+    wanted = re.findall(r"^([\w-]+)", (ROOT / "requirements.in").read_text(), re.M)
+    assert len(wanted) > 10
+    assert set(wanted) <= locked
+
+
+LIGHT = [
+    "tff_agg",
+    "tff_agg.averaging",
+    "tff_agg.structure",
+    "tff_agg.checkpoints",
+    "tff_agg.uncertainty",
+    "tff_agg.noise",
+    "tff_agg.privacy",
+    "tff_agg.account",
+    "pds",
+    "pds.sampler",
+    "pds.schedule",
+]
+
+
+def test_light_modules_do_not_import_tensorflow():
+    program = (
+        "import importlib, sys\n"
+        f"for name in {LIGHT!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    for heavy in ('tensorflow', 'tensorflow_federated', 'jax'):\n"
+        "        assert heavy not in sys.modules, (name, heavy)\n"
+        "print('light')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert run.stdout == "light\n", run.stderr
+
+
+def test_a_missing_python_gets_one_clear_sentence(tmp_path):
+    run = subprocess.run(
+        [SHELL, str(ROOT / "tools/find_python.sh")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 1
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("Python 3.11 is needed")
+
+
+def test_another_python_is_not_taken_for_3_11(tmp_path):
+    fake = tmp_path / "python3"
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    fake.chmod(0o755)
+    run = subprocess.run(
+        [SHELL, str(ROOT / "tools/find_python.sh")],
+        env={"PATH": f"{tmp_path}"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 1
+
+
+def test_files_stay_readable_in_length():
+    for path in build_files.modules(ROOT):
+        lines = len((ROOT / path).read_text().splitlines())
+        assert lines <= 480, f"{path} has {lines} lines: one concept a file"
+
+
+def test_committed_files_name_no_registry_and_no_machine_path():
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    hosts = re.compile(rb"pypi\.org|pythonhosted|registry\.npmjs|deb\.debian")
+    for name in filter(None, listed.stdout.split(b"\0")):
+        path = pathlib.Path(os.fsdecode(name))
+        if path == pathlib.Path("tests/project/test_project_files.py"):
+            continue
+        content = (ROOT / path).read_bytes() if (ROOT / path).exists() else b""
+        assert not hosts.search(content), path
+        assert b"/work/" + b"main" not in content, path

@@ -1,0 +1,1 @@
+"""Development tools: nothing here is part of the installed packages."""
