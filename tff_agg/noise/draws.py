@@ -1,0 +1,251 @@
+"""Stateless standard normals and the little control flow that mechanisms need.
+
+A draw is a pure function of (seed, position, leaf, index): nothing is consumed, so a
+resumed run sees the same noise again, and a mechanism may regenerate a past draw
+instead of keeping a model-sized copy of it. Each library uses its own counter-based
+generator (numpy and TensorFlow: Philox, JAX: threefry), hence the bits differ from
+library to library while the distribution does not.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tff_agg import structure
+
+Structure = Any
+Leaf = Any
+
+# position, leaf and index share one 64-bit word of the TensorFlow counter.
+MAX_POSITION = 2**40
+MAX_LEAVES = 2**16
+MAX_INDEX = 2**8
+
+
+def seed_in(backend: str, seed: Any) -> Leaf:
+    """Returns the pair of 64-bit integers `seed` as a leaf of `backend`.
+
+    JAX has no 64-bit integers unless asked for, so there the pair becomes four
+    unsigned 32-bit words and no bit of the secret is lost.
+    """
+    if backend == "tf":
+        tf = sys.modules["tensorflow"]
+        if structure.backend_of(seed) != "tf":
+            seed = _seed_words(seed).view(np.int64)
+        return tf.reshape(tf.cast(seed, tf.int64), [2])
+    if backend == "jax":
+        jnp = sys.modules["jax"].numpy
+        if structure.backend_of(seed) == "jax":
+            if seed.shape == (4,) and seed.dtype == jnp.uint32:
+                return seed
+            if seed.dtype.itemsize < 8:
+                raise ValueError(
+                    f"seed is a JAX array of {seed.dtype}, too short for two 64-bit "
+                    "integers; give numpy int64[2], a pair of Python integers, or "
+                    "the uint32[4] of an earlier state"
+                )
+        return jnp.asarray(_seed_words(seed).view(np.uint32))
+    return _seed_words(seed).view(np.int64)
+
+
+def _seed_words(seed: Any) -> np.ndarray:
+    """Returns `seed` as numpy uint64[2], whatever integers it was given as."""
+    flat = np.asarray(seed, dtype=object).reshape(-1)
+    if len(flat) != 2 or not all(float(word) == int(word) for word in flat):
+        raise ValueError(f"seed must be two integers of 64 bits, got {seed!r}")
+    words = [int(word) for word in flat]
+    if not all(-(2**63) <= word < 2**64 for word in words):
+        raise ValueError(f"seed must be two integers of 64 bits, got {seed!r}")
+    return np.array([word % 2**64 for word in words], np.uint64)
+
+
+def counter_in(backend: str, value: Any) -> Leaf:
+    """Returns a round counter as a leaf of `backend`: int64 (int32 in plain JAX)."""
+    if backend == "tf":
+        tf = sys.modules["tensorflow"]
+        return tf.cast(value, tf.int64)
+    if backend == "jax":
+        jax = sys.modules["jax"]
+        return jax.numpy.asarray(value, jax.dtypes.canonicalize_dtype(np.int64))
+    return np.asarray(value, np.int64)
+
+
+def normals(
+    seed: Leaf, position: Leaf, like: Structure, backend: str, index: Leaf = 0
+) -> Structure:
+    """Draws i.i.d. standard normals in the form of `like`.
+
+    Args:
+      seed: What `seed_in` returned for this backend.
+      position: The round the draw belongs to, below `MAX_POSITION`.
+      like: A structure whose leaves give shapes and dtypes.
+      backend: 'numpy', 'tf' or 'jax'.
+      index: Tells several draws of one round apart, below `MAX_INDEX`.
+
+    Returns:
+      A structure like `like`; different arguments give independent draws.
+    """
+    one = {"numpy": _numpy_normal, "tf": _tf_normal, "jax": _jax_normal}[backend]
+    flat = structure.leaves(like)
+    drawn = [one(seed, position, i, index, leaf) for i, leaf in enumerate(flat)]
+    return structure.pack(like, drawn)
+
+
+def _numpy_normal(seed, position, leaf, index, like) -> np.ndarray:
+    """Draws with Philox keyed by the seed; each draw has 2**64 counters of its own."""
+    counter = [0, int(index), int(leaf), int(position)]
+    key = np.asarray(seed).view(np.uint64)
+    generator = np.random.Generator(
+        np.random.Philox(key=key, counter=np.array(counter, np.uint64))
+    )
+    dtype = structure.dtype_of(like)
+    wide = dtype if dtype in (np.float32, np.float64) else np.dtype(np.float32)
+    shape = np.shape(like)
+    return np.asarray(generator.standard_normal(shape, wide)).astype(dtype)
+
+
+def _tf_normal(seed, position, leaf, index, like) -> Leaf:
+    """Draws with Philox under a key that Philox itself derives from the names.
+
+    The 128 bits of the derived block become the key and the high half of the counter,
+    so a collision of two draws is as unlikely as one of 128-bit hashes.
+    """
+    tf = sys.modules["tensorflow"]
+    philox = tf.constant(1, tf.int32)
+    seed = tf.bitcast(seed, tf.uint64)
+    position = tf.cast(position, tf.int64)
+    word = (position * MAX_LEAVES + leaf) * MAX_INDEX + tf.cast(index, tf.int64)
+    block = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[2],
+        key=seed[:1],
+        counter=tf.stack([seed[1], tf.bitcast(word, tf.uint64)]),
+        alg=philox,
+        dtype=tf.uint64,
+    )
+    dtype = tf.as_dtype(like.dtype)
+    wide = dtype if dtype in (tf.float32, tf.float64) else tf.float32
+    drawn = tf.raw_ops.StatelessRandomNormalV2(
+        shape=_tf_shape(like),
+        key=block[:1],
+        counter=tf.stack([tf.zeros([], tf.uint64), block[1]]),
+        alg=philox,
+        dtype=wide,
+    )
+    drawn.set_shape(like.shape)
+    return tf.cast(drawn, dtype)
+
+
+def _tf_shape(like) -> Leaf:
+    """Returns the shape of a tensor (or spec), static where it is known."""
+    static = like.shape
+    if static.is_fully_defined():
+        return static.as_list()
+    return sys.modules["tensorflow"].shape(like)
+
+
+def _jax_normal(seed, position, leaf, index, like) -> Leaf:
+    """Draws with threefry, folding in the names one by one."""
+    jax = sys.modules["jax"]
+    key = jax.random.wrap_key_data(seed[:2], impl="threefry2x32")
+    for name in (seed[2], seed[3], position, leaf, index):
+        key = jax.random.fold_in(key, name)
+    return jax.random.normal(key, like.shape, like.dtype)
+
+
+def zeros(like: Structure, backend: str) -> Structure:
+    """Returns zeros in the form of `like`, whose leaves may be mere specs."""
+
+    def one(leaf):
+        if backend == "tf":
+            return sys.modules["tensorflow"].zeros(_tf_shape(leaf), leaf.dtype)
+        if backend == "jax":
+            return sys.modules["jax"].numpy.zeros(leaf.shape, leaf.dtype)
+        return np.zeros(np.shape(leaf), structure.dtype_of(leaf))
+
+    return structure.map_leaves(one, like)
+
+
+def combine(terms: list[tuple[float, Structure]]) -> Structure:
+    """Adds up coefficient times structure, in the dtype of the structures.
+
+    Coefficients are Python floats or scalars of the structures' own library.
+    """
+
+    def one(*parts):
+        total = None
+        for (weight, _), part in zip(terms, parts, strict=True):
+            if isinstance(weight, float) and weight == 1.0:
+                term = part
+            elif isinstance(weight, float) and weight == -1.0 and total is not None:
+                total = total - part
+                continue
+            else:
+                term = _scalar_for(part, weight) * part
+            total = term if total is None else total + term
+        if structure.backend_of(total) == "numpy":
+            # numpy turns arrays without dimensions into float64 on the way.
+            return np.asarray(total, structure.dtype_of(parts[0]))
+        return total
+
+    return structure.map_leaves(one, *[part for _, part in terms])
+
+
+def _scalar_for(part: Leaf, weight: Any) -> Any:
+    """Casts a coefficient to the dtype of the leaf that it multiplies."""
+    if isinstance(weight, float) and math.isfinite(weight):
+        return weight
+    return structure.cast(weight, structure.dtype_of(part))
+
+
+def while_loop(
+    condition: Callable[..., Leaf],
+    body: Callable[..., tuple],
+    carry: tuple,
+    backend: str,
+) -> tuple:
+    """Runs `carry = body(*carry)` as long as `condition(*carry)` holds."""
+    if backend == "tf":
+        tf = sys.modules["tensorflow"]
+        return tf.while_loop(condition, body, carry, parallel_iterations=1)
+    if backend == "jax":
+        return sys.modules["jax"].lax.while_loop(
+            lambda c: condition(*c), lambda c: body(*c), carry
+        )
+    while condition(*carry):
+        carry = body(*carry)
+    return carry
+
+
+def within(position: Leaf, limit: int | None, backend: str, what: str) -> Leaf:
+    """Returns `position`, refusing (as well as a graph can) to pass `limit`.
+
+    numpy and eager TensorFlow raise at once, a TensorFlow graph when it runs. JAX
+    cannot raise inside a trace, so there a negative position is handed on and
+    `poison` turns the noise into NaN.
+    """
+    if limit is None:
+        return position
+    message = f"{what} was built for {limit} rounds and was asked for one more"
+    if backend == "tf":
+        tf = sys.modules["tensorflow"]
+        check = tf.debugging.assert_less(
+            position, tf.constant(limit, tf.int64), message=message
+        )
+        with tf.control_dependencies([] if check is None else [check]):
+            return tf.identity(position)
+    if backend == "numpy" and int(position) >= limit:
+        raise ValueError(message)
+    return position
+
+
+def poison(noise: Structure, position: Leaf, limit: int | None) -> Structure:
+    """Replaces JAX noise beyond `limit` by NaN: a run that goes too far must fail."""
+    if limit is None or structure.backend_of(position) != "jax":
+        return noise
+    jnp = sys.modules["jax"].numpy
+    return structure.map_leaves(
+        lambda leaf: jnp.where(position < limit, leaf, jnp.nan), noise
+    )

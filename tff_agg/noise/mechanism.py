@@ -1,0 +1,175 @@
+"""The noise mechanism: a lower-triangular matrix that is never written down.
+
+A mechanism with matrix C turns independent standard normals z into correlated noise
+C⁻¹z, one row a round. Adding σ·s·C⁻¹z to the rounds' sums x, where s is the largest
+‖C(x − x')‖ that one user can cause, is the Gaussian mechanism with noise multiplier σ
+on Cx, followed by a multiplication with C⁻¹: post-processing. The choice of C decides
+how the noise adds up over rounds, not how private the run is.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_agg import structure
+from tff_agg.noise import draws
+
+Structure = Any
+State = dict[str, Any]
+Draw = Callable[..., Structure]
+
+
+class Stream(NamedTuple):
+    """How a mechanism makes its noise, apart from where its normals come from.
+
+    `start(like, backend)` returns the buffers of round 0 (a tuple, possibly empty).
+    `step(buffers, position, draw, like, backend)` returns new buffers and the noise of
+    the round `position`; `draw(position, index=0)` gives that round's normals.
+    """
+
+    start: Callable[[Structure, str], tuple]
+    step: Callable[[tuple, Any, Draw, Structure, str], tuple[tuple, Structure]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Mechanism:
+    """Correlated noise of unit scale.
+
+    Attributes:
+      name: Names the kind, for example 'blt'.
+      stream: The streaming form; `init` and `next` are made from it.
+      matrix: `matrix(n)` is the explicit lower-triangular C of n rounds, float64. For
+        trees with the Honaker estimator, whose encoder is not square, it is the
+        equivalent square factor: C⁻¹ has the very covariance of the noise.
+      max_rounds: The most rounds it can serve; None means any number.
+      buffers: How many model-sized copies the state holds.
+      parameters: What identifies it, as JSON values.
+      toeplitz: `toeplitz(n)` is the first column of C where C is Toeplitz, else None.
+      bands: How many diagonals of C are not zero, where that is a constant.
+      encoder: `encoder(n)` is the (nodes × n) matrix whose noisy image the mechanism
+        would reveal at most; C itself where it is None.
+      decoder: `decoder(n)` turns the encoder's noise into that of the rounds.
+      forest: `forest(n)` describes tree encoders for the exact sensitivity.
+
+    Example:
+      >>> mechanism = identity()
+      >>> state = mechanism.init({'w': np.zeros(3, np.float32)}, seed=(1, 2))
+      >>> state, noise = mechanism.next(state, {'w': np.zeros(3, np.float32)})
+    """
+
+    name: str
+    stream: Stream
+    matrix: Callable[[int], np.ndarray]
+    max_rounds: int | None = None
+    buffers: int = 0
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    toeplitz: Callable[[int], np.ndarray] | None = None
+    bands: int | None = None
+    encoder: Callable[[int], np.ndarray] | None = None
+    decoder: Callable[[int], np.ndarray] | None = None
+    forest: Callable[[int], tuple] | None = None
+
+    def init(self, like: Structure, seed: Any) -> State:
+        """Returns the state before the first round.
+
+        Args:
+          like: A structure whose leaves give shapes, dtypes and the library.
+          seed: Two secret 64-bit integers: a pair, an array or a tensor.
+
+        Returns:
+          A dict with 'seed', 'round' and, where the mechanism has some, 'buffers';
+          shapes and dtypes stay the same for ever.
+        """
+        backend = check_like(like)
+        state = {
+            "round": draws.counter_in(backend, 0),
+            "seed": draws.seed_in(backend, seed),
+        }
+        if self.buffers:
+            # Keys in alphabetical order: every library then agrees on their order.
+            state = {"buffers": self.stream.start(like, backend), **state}
+        return state
+
+    def next(self, state: State, like: Structure) -> tuple[State, Structure]:
+        """Returns the next state and this round's noise, a row of C⁻¹z.
+
+        Pure and traceable: the round may be a tensor of a graph.
+        """
+        if check_like(like) == "tf":
+            # AutoGraph has nothing to convert here and would warn about lambdas.
+            autograph = sys.modules["tensorflow"].autograph.experimental
+            return autograph.do_not_convert(self._next)(state, like, "tf")
+        return self._next(state, like, check_like(like))
+
+    def _next(self, state: State, like: Structure, backend: str):
+        """Does the work of `next` in the library `backend`."""
+        seed = draws.seed_in(backend, state["seed"])
+        position = draws.counter_in(backend, state["round"])
+        position = draws.within(position, self.max_rounds, backend, self.name)
+
+        def draw(at: Any, index: Any = 0) -> Structure:
+            return draws.normals(seed, at, like, backend, index)
+
+        buffers = state.get("buffers", ())
+        buffers, noise = self.stream.step(buffers, position, draw, like, backend)
+        noise = draws.poison(noise, position, self.max_rounds)
+        after = {"round": draws.counter_in(backend, position + 1), "seed": seed}
+        if self.buffers:
+            after = {"buffers": buffers, **after}
+        return after, noise
+
+    def check_rounds(self, n: int) -> int:
+        """Returns `n`, refusing what the mechanism cannot serve."""
+        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+            raise ValueError(f"rounds must be a positive integer, got {n!r}")
+        if self.max_rounds is not None and n > self.max_rounds:
+            raise ValueError(
+                f"{self.name} was built for {self.max_rounds} rounds, {n} are asked "
+                f"for; build it with rounds={n} or restart it in between"
+            )
+        return int(n)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{k}={v}" for k, v in self.parameters.items())
+        return f"{self.name}({inside})" if len(inside) < 200 else f"{self.name}(…)"
+
+
+def check_like(like: Structure) -> str:
+    """Returns the library of `like`; refuses no leaves and leaves not of reals."""
+    flat = structure.leaves(like)
+    if not flat or len(flat) > draws.MAX_LEAVES:
+        raise ValueError(f"like must have 1 to {draws.MAX_LEAVES} leaves: {len(flat)}")
+    for i, leaf in enumerate(flat):
+        if not structure.is_floating(leaf):
+            raise TypeError(
+                f"noise needs floating-point leaves; leaf {i} of like has dtype "
+                f"{structure.dtype_of(leaf)}"
+            )
+    return structure.backend_of_structure(like)
+
+
+def identity() -> Mechanism:
+    """Independent noise every round: C is the identity matrix.
+
+    Example:
+      >>> identity().matrix(2)
+      array([[1., 0.],
+             [0., 1.]])
+    """
+
+    def column(n: int) -> np.ndarray:
+        return np.eye(1, n)[0]
+
+    return Mechanism(
+        name="identity",
+        stream=Stream(
+            start=lambda like, backend: (),
+            step=lambda buffers, position, draw, like, backend: ((), draw(position)),
+        ),
+        matrix=np.eye,
+        toeplitz=column,
+        bands=1,
+    )

@@ -1,0 +1,225 @@
+"""Participation schemas: in which rounds one user may take part.
+
+A schema is a promise about the sampler, and the unit of the promise is the user. The
+sensitivity of a mechanism, and with it the noise, is computed for the worst set of
+rounds that the schema allows.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+
+def _check_count(name: str, value: Any) -> None:
+    """Refuses anything but an integer of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def _check_rounds(rounds: int) -> None:
+    _check_count("rounds", rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtMostOnce:
+    """A user takes part in at most one round of the whole run.
+
+    Example:
+      >>> AtMostOnce().largest(2000)
+      1
+    """
+
+    def largest(self, rounds: int) -> int:
+        """Returns the most participations one user can have in `rounds`."""
+        _check_rounds(rounds)
+        return 1
+
+    def spacing(self, rounds: int) -> int:
+        """Returns the least distance between two participations of a user."""
+        _check_rounds(rounds)
+        return rounds
+
+    def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
+        """Yields the sets of rounds that are allowed and cannot be extended."""
+        _check_rounds(rounds)
+        return ((i,) for i in range(rounds))
+
+    def allows(self, participations: list[int]) -> bool:
+        """Tells whether one user may take part in exactly these rounds."""
+        return len(participations) <= 1
+
+    def describe(self) -> str:
+        """Says the promise in words."""
+        return "each user takes part in at most one round"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the schema as JSON values."""
+        return {"schema": "at_most_once"}
+
+
+@dataclasses.dataclass(frozen=True)
+class MinSeparation:
+    """A user's rounds are at least `separation` apart, at most so many of them.
+
+    Two rounds i < j of one user satisfy j − i ≥ `separation`; separation 1 is no
+    restriction. (TF-Privacy counts the rounds in between instead: one less.)
+
+    Attributes:
+      separation: The least difference of two round numbers of one user.
+      max_participations: The most rounds of one user; None for as many as fit.
+
+    Example:
+      >>> MinSeparation(342, 6).largest(2000)
+      6
+    """
+
+    separation: int
+    max_participations: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("separation", self.separation)
+        if self.max_participations is not None:
+            _check_count("max_participations", self.max_participations)
+
+    def largest(self, rounds: int) -> int:
+        """Returns the most participations; refuses a claim that cannot fit."""
+        _check_rounds(rounds)
+        fits = 1 + (rounds - 1) // self.separation
+        if self.max_participations is None:
+            return fits
+        if self.max_participations > fits:
+            raise ValueError(
+                f"max_participations={self.max_participations} at "
+                f"separation={self.separation} do not fit into rounds={rounds}: at "
+                f"most {fits} do; give that number, or None for as many as fit"
+            )
+        return self.max_participations
+
+    def spacing(self, rounds: int) -> int:
+        """Returns the least distance between two participations of a user."""
+        _check_rounds(rounds)
+        return min(self.separation, rounds)
+
+    def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
+        """Yields every non-empty allowed set of rounds; there may be very many."""
+        limit = self.largest(rounds)
+
+        def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+            if chosen:
+                yield chosen
+            if len(chosen) == limit:
+                return
+            first = chosen[-1] + self.separation if chosen else 0
+            for position in range(first, rounds):
+                yield from extend((*chosen, position))
+
+        return extend(())
+
+    def allows(self, participations: list[int]) -> bool:
+        """Tells whether one user may take part in exactly these rounds."""
+        ordered = sorted(participations)
+        limit = self.max_participations
+        return (limit is None or len(ordered) <= limit) and all(
+            b - a >= self.separation for a, b in itertools.pairwise(ordered)
+        )
+
+    def describe(self) -> str:
+        """Says the promise in words."""
+        often = (
+            "as often as that allows"
+            if self.max_participations is None
+            else f"at most {self.max_participations} times"
+        )
+        return (
+            f"a user's rounds are at least {self.separation} apart (difference of the "
+            f"round numbers), {often}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the schema as JSON values."""
+        return {
+            "schema": "min_separation",
+            "separation": self.separation,
+            "max_participations": self.max_participations,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedEpochOrder:
+    """Every epoch visits the users in the same order.
+
+    A user of round i takes part in i, i + E, i + 2E, … only (or in some of these),
+    where E is the epoch length.
+
+    Attributes:
+      epoch_length: Rounds an epoch.
+      epochs: The most epochs one user takes part in; None for as many as fit.
+
+    Example:
+      >>> FixedEpochOrder(epoch_length=100).largest(250)
+      3
+    """
+
+    epoch_length: int
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_count("epoch_length", self.epoch_length)
+        if self.epochs is not None:
+            _check_count("epochs", self.epochs)
+
+    def largest(self, rounds: int) -> int:
+        """Returns the most participations; refuses a claim that cannot fit."""
+        _check_rounds(rounds)
+        fits = math.ceil(rounds / self.epoch_length)
+        if self.epochs is None:
+            return fits
+        if self.epochs > fits:
+            raise ValueError(
+                f"epochs={self.epochs} of epoch_length={self.epoch_length} do not fit "
+                f"into rounds={rounds}: at most {fits} do"
+            )
+        return self.epochs
+
+    def spacing(self, rounds: int) -> int:
+        """Returns the least distance between two participations of a user."""
+        _check_rounds(rounds)
+        return min(self.epoch_length, rounds)
+
+    def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
+        """Yields the allowed sets of rounds that cannot be extended.
+
+        With fewer `epochs` than fit, a user may skip some, but takes part in at most
+        that many of the rounds that are its own.
+        """
+        limit = self.largest(rounds)
+        for start in range(min(self.epoch_length, rounds)):
+            own = range(start, rounds, self.epoch_length)
+            yield from itertools.combinations(own, min(limit, len(own)))
+
+    def allows(self, participations: list[int]) -> bool:
+        """Tells whether one user may take part in exactly these rounds."""
+        residues = {position % self.epoch_length for position in participations}
+        limit = self.epochs
+        return len(residues) <= 1 and (limit is None or len(participations) <= limit)
+
+    def describe(self) -> str:
+        """Says the promise in words."""
+        often = "" if self.epochs is None else f", at most {self.epochs} times"
+        return (
+            f"every epoch of {self.epoch_length} rounds visits the users in the same "
+            f"order, so a user's rounds are whole epochs apart{often}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the schema as JSON values."""
+        return {
+            "schema": "fixed_epoch_order",
+            "epoch_length": self.epoch_length,
+            "epochs": self.epochs,
+        }
+
+
+Participation = AtMostOnce | MinSeparation | FixedEpochOrder
