@@ -1,0 +1,360 @@
+"""What the checkpoint store promises: bit-exact, checked, shared, owner-only."""
+
+import collections
+import logging
+import os
+import stat
+from typing import Any, NamedTuple
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from tff_agg import checkpoints
+from tff_agg.checkpoints import CheckpointStore
+
+
+def weights(seed: int, size: int = 3000) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal(size).astype(np.float32),
+        rng.standard_normal((size, 2)).astype(np.float32),
+    ]
+
+
+def assert_identical(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_identical(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_identical(x, y)
+    elif isinstance(a, np.ndarray | np.generic):
+        assert a.dtype == b.dtype
+        assert a.dtype.str == b.dtype.str
+        assert a.shape == b.shape
+        assert a.tobytes() == b.tobytes()
+    elif isinstance(a, float):
+        assert np.float64(a).tobytes() == np.float64(b).tobytes() or a != a != b
+    else:
+        assert a == b
+
+
+class Point(NamedTuple):
+    x: int
+
+
+def files(folder):
+    return [p for p in folder.rglob("*") if p.is_file()]
+
+
+_dtypes = st.one_of(
+    hnp.floating_dtypes(endianness="?"),
+    hnp.integer_dtypes(endianness="?"),
+    hnp.unsigned_integer_dtypes(endianness="?"),
+    hnp.boolean_dtypes(),
+    hnp.complex_number_dtypes(),
+    hnp.unicode_string_dtypes(max_len=3),
+)
+_arrays = hnp.arrays(_dtypes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))
+_big_arrays = st.builds(
+    lambda seed, n, dtype: np.asarray(
+        np.random.default_rng(seed).standard_normal(n), dtype
+    ),
+    st.integers(0, 5),
+    st.integers(100, 40_000),
+    st.sampled_from(["<f4", "<f8", "<f2", ">f4", "<i4", "u1"]),
+)
+_leaves = st.one_of(
+    _arrays,
+    _big_arrays,
+    _big_arrays.map(lambda a: a[::-2]),
+    _arrays.map(lambda a: a.T),
+    _arrays.filter(lambda a: a.size).map(lambda a: a.reshape(-1)[0]),
+    st.integers(),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(),
+    st.binary(),
+)
+_keys = st.one_of(st.text(), st.integers())
+_structures = st.recursive(
+    _leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(_keys, inner, max_size=4),
+        st.dictionaries(_keys, inner, max_size=4).map(collections.OrderedDict),
+    ),
+    max_leaves=10,
+)
+
+
+@hypothesis.settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+@hypothesis.given(structure=_structures, compress=st.booleans())
+def test_any_structure_comes_back_bit_for_bit(tmp_path_factory, structure, compress):
+    folder = tmp_path_factory.mktemp("store")
+    CheckpointStore(folder, compress=compress).save(3, {"x": structure})
+    assert_identical(structure, CheckpointStore(folder).load(3, "x"))
+
+
+def test_restored_arrays_can_be_written_and_are_apart(tmp_path):
+    same = np.arange(1000.0)
+    CheckpointStore(tmp_path).save(0, {"x": [same, same.copy(), np.zeros(3)]})
+    a, b, small = CheckpointStore(tmp_path).load(0, "x")
+    a[0] = 7
+    small[0] = 7
+    assert b[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (np.array([object()]), "dtype object"),
+        (Point(1), "Point"),
+        (object(), "builtins.object"),
+        ({(1, 2): 3}, "key"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_located(tmp_path, value, what):
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(TypeError, match=what) as caught:
+        store.save(0, {"state": {"a": [1, value]}})
+    assert "'state'['a'][1]" in str(caught.value)
+    assert store.rounds() == []
+
+
+@pytest.mark.parametrize("bad", [-1, 1.5, True, "1"])
+def test_a_round_is_a_number_from_zero(tmp_path, bad):
+    with pytest.raises((TypeError, ValueError), match="round="):
+        CheckpointStore(tmp_path).save(bad, {"x": 1})
+
+
+def test_rounds_names_metadata_and_iteration(tmp_path):
+    store = CheckpointStore(tmp_path)
+    for t in (5, 0, 3):
+        store.save(t, {"iterate": weights(t)}, metadata={"t": t})
+    store.save(3, {"state": {"t": 3}}, metadata={"t": "later"})
+    assert store.rounds() == store.rounds("iterate") == [0, 3, 5]
+    assert store.rounds("state") == [3]
+    assert sorted(store.names(3)) == ["iterate", "state"]
+    assert store.metadata(5) == {"t": 5}
+    assert store.metadata(3) == {"t": "later"}
+    seen = dict(store.iterate("iterate", [5, 0]))
+    assert list(seen) == [5, 0]
+    assert_identical(seen[0], weights(0))
+    assert [t for t, _ in store.iterate("iterate")] == [0, 3, 5]
+    with pytest.raises(checkpoints.MissingCheckpointError, match="round 4"):
+        store.load(4, "iterate")
+    with pytest.raises(checkpoints.MissingCheckpointError, match="'state'"):
+        store.load(5, "state")
+
+
+def test_a_reader_sees_what_a_writer_adds(tmp_path):
+    reader = CheckpointStore(tmp_path)
+    assert reader.rounds("x") == [] and reader.latest_valid("x") is None
+    writer = CheckpointStore(tmp_path, keep_last=1)
+    for t in range(3):
+        writer.save(t, {"x": weights(t)})
+        assert reader.rounds("x") == [t]
+        restored = reader.latest_valid("x")
+        assert restored is not None and restored.round == t
+
+
+def test_opening_and_reading_writes_nothing(tmp_path):
+    store = CheckpointStore(tmp_path / "absent")
+    assert store.rounds() == [] and store.latest_valid("x") is None
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_window_of_checkpoints_costs_nothing_twice(tmp_path):
+    store = CheckpointStore(tmp_path, keep_last={"state": 2})
+    window: tuple = ()
+    for t in range(8):
+        window = (*window, weights(t))[-3:]
+        before = {p: p.stat().st_mtime_ns for p in files(tmp_path / "blobs")}
+        store.save(t, {"iterate": window[-1], "state": {"window": window, "t": t}})
+        now = {p: p.stat().st_mtime_ns for p in files(tmp_path / "blobs")}
+        assert before.items() <= now.items()  # Nothing rewritten, nothing lost.
+        assert len(now) - len(before) == 2  # The new round's two arrays, once.
+    assert store.rounds("state") == [6, 7]
+    assert store.rounds("iterate") == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("last", "every", "kept"),
+    [
+        (None, None, list(range(12))),
+        (3, None, [9, 10, 11]),
+        (None, 4, [0, 4, 8, 11]),
+        (2, 5, [0, 5, 10, 11]),
+        ({"y": 1}, None, list(range(12))),
+        ({"x": 2, "y": 1}, {"x": 6}, [0, 6, 10, 11]),
+    ],
+)
+def test_policies_keep_what_they_say_and_free_the_rest(tmp_path, last, every, kept):
+    store = CheckpointStore(tmp_path, keep_last=last, keep_every=every)
+    for t in range(12):
+        store.save(t, {"x": weights(t)})
+    assert store.rounds("x") == kept
+    assert len(files(tmp_path / "blobs")) == 2 * len(kept)
+    for t in kept:
+        assert_identical(store.load(t, "x"), weights(t))
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, {"x": 0}])
+def test_policies_are_checked(tmp_path, bad):
+    with pytest.raises(ValueError, match="keep_last"):
+        CheckpointStore(tmp_path, keep_last=bad)
+    with pytest.raises(ValueError, match="keep_every"):
+        CheckpointStore(tmp_path, keep_every=bad)
+
+
+def test_arrays_shared_with_a_kept_round_survive(tmp_path):
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save(0, {"x": weights(0)})
+    store.save(1, {"x": weights(0)})
+    assert store.rounds() == [1]
+    assert_identical(CheckpointStore(tmp_path).load(1, "x"), weights(0))
+
+
+def test_files_belong_to_their_owner_alone(tmp_path):
+    old = os.umask(0)
+    try:
+        CheckpointStore(tmp_path / "run" / "c").save(0, {"x": weights(0)})
+    finally:
+        os.umask(old)
+    root = tmp_path / "run" / "c"
+    assert len(files(root)) == 3
+    for path in [root, *root.rglob("*")]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_compression_shrinks_what_repeats_and_leaves_noise_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    cases: dict[str, Any] = {
+        "noise": (rng.integers(0, 256, 100_000).astype(np.uint8), 1.0, 1.001),
+        "weights": (rng.standard_normal(25_000).astype(np.float32), 0.75, 0.9),
+        "zeros": (np.zeros(100_000, np.float32), 0.0, 0.01),
+    }
+    for name, (array, low, high) in cases.items():
+        store = CheckpointStore(tmp_path / name)
+        store.save(0, {"x": array})
+        assert low <= store.size_bytes() / array.nbytes <= high, name
+        assert_identical(store.load(0, "x"), array)
+
+
+def damage_by_truncating(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def damage_by_emptying(path):
+    os.truncate(path, 0)
+
+
+def damage_by_flipping(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damage_by_removing(path):
+    path.unlink()
+
+
+_DAMAGES = [damage_by_truncating, damage_by_emptying, damage_by_flipping]
+
+
+@pytest.mark.parametrize(
+    ("what", "damage"),
+    [
+        *((what, d) for what in ("blob", "raw blob", "manifest") for d in _DAMAGES),
+        # A round without a manifest is absent, not damaged.
+        ("blob", damage_by_removing),
+        ("raw blob", damage_by_removing),
+    ],
+)
+def test_damage_is_named_and_the_one_before_used(tmp_path, what, damage, caplog):
+    store = CheckpointStore(tmp_path, compress=what != "raw blob")
+    store.save(0, {"x": weights(0)})
+    store.save(1, {"x": weights(1)})
+    old = set(files(tmp_path))
+    store.save(2, {"x": weights(2)})
+    kind = "manifests" if what == "manifest" else "blobs"
+    victim = sorted(p for p in set(files(tmp_path)) - old if p.parent.name == kind)[0]
+    damage(victim)
+
+    reader = CheckpointStore(tmp_path)
+    with pytest.raises(checkpoints.CorruptCheckpointError, match=victim.name) as caught:
+        reader.load(2, "x")
+    assert caught.value.path == victim
+    skipped = []
+    restored = reader.latest_valid("x", on_skip=lambda *a: skipped.append(a))
+    assert restored is not None and restored.round == 1
+    assert_identical(restored.value, weights(1))
+    assert [(t, error.path) for t, error in skipped] == [(2, victim)]
+    with caplog.at_level(logging.WARNING):
+        reader.latest_valid("x")
+    assert victim.name in caplog.text
+
+    # The next process redoes the round, with the very same content, and heals it.
+    writer = CheckpointStore(tmp_path)
+    writer.save(2, {"x": weights(2)})
+    assert_identical(CheckpointStore(tmp_path).load(2, "x"), weights(2))
+
+
+def test_every_flipped_byte_is_noticed(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(0, {"x": weights(0, 2000), "n": 5}, metadata={"key": "value"})
+    rng = np.random.default_rng(0)
+    for path in files(tmp_path):
+        good = path.read_bytes()
+        for position in rng.choice(len(good), min(150, len(good)), replace=False):
+            bad = bytearray(good)
+            bad[position] ^= 1 << rng.integers(8)
+            path.write_bytes(bad)
+            try:
+                value = store.load(0, "x"), store.load(0, "n"), store.metadata(0)
+            except checkpoints.StoreError:
+                continue
+            # White space at the end of a manifest is the one thing that may change.
+            assert_identical(value, (weights(0, 2000), 5, {"key": "value"}))
+            assert path.suffix == ".json" and position >= len(good) - 2
+        path.write_bytes(good)
+    assert_identical(store.load(0, "x"), weights(0, 2000))
+
+
+def test_a_later_format_is_neither_read_nor_collected(tmp_path, monkeypatch):
+    from tff_agg import manifests
+
+    monkeypatch.setattr(manifests, "_FORMAT", 99)
+    CheckpointStore(tmp_path).save(0, {"x": weights(0)})
+    monkeypatch.undo()
+    before = files(tmp_path)
+    with pytest.raises(checkpoints.StoreError, match="format 99"):
+        CheckpointStore(tmp_path).load(0, "x")
+    with pytest.raises(checkpoints.StoreError, match="format 99"):
+        CheckpointStore(tmp_path).save(1, {"x": weights(1)})
+    assert set(before) <= set(files(tmp_path))
+
+
+def test_garbage_goes_and_nothing_else(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(0, {"x": weights(0)})
+    (tmp_path / "blobs" / ("0" * 64)).write_bytes(b"orphan")
+    (tmp_path / "blobs" / ".tmp-1-1").write_bytes(b"half")
+    (tmp_path / "manifests" / ".tmp-1-2").write_bytes(b"half")
+    assert CheckpointStore(tmp_path).collect_garbage() == 1
+    assert len(files(tmp_path)) == 3
+    assert_identical(store.load(0, "x"), weights(0))
