@@ -1,0 +1,116 @@
+"""Where TFF computations run: in this process, or in TFF's own worker.
+
+Example:
+  >>> tff_agg.runtime.use('local')
+  >>> output = process.next(state, datasets)
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tff_agg.runtime.errors import (
+    ClientDataError,
+    ClientError,
+    ComputationError,
+    RuntimeUnsupportedError,
+    naming,
+)
+
+__all__ = [
+    "RUNTIMES",
+    "ClientDataError",
+    "ClientError",
+    "ComputationError",
+    "RuntimeUnsupportedError",
+    "configure_threads",
+    "naming",
+    "running_on",
+    "use",
+]
+
+
+def _local(**options: Any) -> Any:
+    from tff_agg.runtime.local import LocalContext
+
+    return LocalContext(**options)
+
+
+def _worker(**options: Any) -> Any:
+    from tff_agg.runtime.worker import create_worker_context
+
+    return create_worker_context(**options)
+
+
+#: What makes a TFF context, by the name given to `use` and `running_on`.
+RUNTIMES: dict[str, Callable[..., Any]] = {"local": _local, "worker": _worker}
+
+
+def create(name: str, **options: Any) -> Any:
+    """Makes the TFF context of the runtime `name` without setting it."""
+    if name not in RUNTIMES:
+        known = ", ".join(repr(known) for known in RUNTIMES)
+        raise ValueError(f"name: no runtime is called {name!r}; there are {known}")
+    try:
+        return RUNTIMES[name](**options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise TypeError(
+            f"options: the runtime {name!r} got {options}: {error}"
+        ) from None
+
+
+def use(name: str, **options: Any) -> Any:
+    """Runs all TFF computations of this thread on the runtime `name` from now on.
+
+    Args:
+      name: 'local', in this process, or 'worker', TFF's own worker process.
+      **options: What the runtime takes; see `LocalContext` and
+        `create_worker_context`.
+
+    Returns:
+      The context, a `tff.framework.SyncContext`.
+
+    Example:
+      >>> tff_agg.runtime.use('local', lanes=2)
+    """
+    import tensorflow_federated as tff
+
+    context = create(name, **options)
+    tff.framework.set_default_context(context)
+    return context
+
+
+@contextlib.contextmanager
+def running_on(name: str, **options: Any) -> Iterator[Any]:
+    """Runs TFF computations inside the block on the runtime `name`.
+
+    Args:
+      name: As in `use`.
+      **options: As in `use`.
+
+    Yields:
+      The context.
+
+    Example:
+      >>> with tff_agg.runtime.running_on('worker'):
+      ...   expected = process.next(state, datasets)
+    """
+    import tensorflow_federated as tff
+
+    context = create(name, **options)
+    try:
+        with tff.framework.get_context_stack().install(context):
+            yield context
+    finally:
+        close = getattr(context, "close", None)
+        if close is not None:
+            close()
+
+
+def configure_threads(**sizes: Any) -> bool:
+    """Sets TensorFlow's thread pools; see `tff_agg.runtime.local.configure_threads`."""
+    from tff_agg.runtime import local
+
+    return local.configure_threads(**sizes)

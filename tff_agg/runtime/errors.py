@@ -1,0 +1,135 @@
+"""Errors that say which client, which round and which stage.
+
+The caller knows what its clients are called; the runtime only sees positions in a list.
+`naming` tells it the names for as long as the `with` block lasts.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+
+class _Names(NamedTuple):
+    round: Any = None
+    client_ids: Sequence[Any] | None = None
+
+
+_NO_NAMES = _Names()
+_names: contextvars.ContextVar[_Names] = contextvars.ContextVar("tff_agg_runtime_names")
+
+
+class RuntimeUnsupportedError(TypeError):
+    """A computation that the chosen runtime cannot run; it names one that can."""
+
+
+class ComputationError(RuntimeError):
+    """A computation failed while it ran.
+
+    Attributes:
+      stage: Which part of the round failed, such as 'prepare', 'work' or 'update'.
+      round: The round as given to `naming`, else None.
+    """
+
+    def __init__(self, message: str, *, stage: str, round: Any = None):
+        super().__init__(message)
+        self.stage = stage
+        self.round = round
+
+
+class ClientError(ComputationError):
+    """A client's part of a computation failed.
+
+    Attributes:
+      client_id: The client's id as given to `naming`, else its position.
+      position: Where the client stands in the list given to the computation.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stage: str,
+        round: Any = None,
+        client_id: Any = None,
+        position: int = 0,
+    ):
+        super().__init__(message, stage=stage, round=round)
+        self.client_id = client_id
+        self.position = position
+
+
+class ClientDataError(ClientError, TypeError):
+    """A client's data is not of the type that the computation declares."""
+
+
+@contextlib.contextmanager
+def naming(
+    *, round: Any = None, client_ids: Sequence[Any] | None = None
+) -> Iterator[None]:
+    """Gives names to the round and the clients of computations inside the block.
+
+    Args:
+      round: Whatever the caller calls the round; appears in errors.
+      client_ids: One name for each client, in the order of the data.
+
+    Yields:
+      Nothing.
+
+    Example:
+      >>> with naming(round=7, client_ids=['ada', 'bob']):
+      ...   output = process.next(state, [data_of_ada, data_of_bob])
+    """
+    token = _names.set(_Names(round, client_ids))
+    try:
+        yield
+    finally:
+        _names.reset(token)
+
+
+def check_names(clients: int) -> None:
+    """Raises where `naming` was given another number of ids than there are clients."""
+    ids = _names.get(_NO_NAMES).client_ids
+    if ids is not None and len(ids) != clients:
+        raise ValueError(
+            f"client_ids: {len(ids)} ids were given to naming(...), but the "
+            f"computation got the data of {clients} clients; give one id for each"
+        )
+
+
+def client_error(
+    position: int, stage: str, cause: BaseException | str, kind: type = ClientError
+) -> ClientError:
+    """Builds the error for a client, with the names that are in force."""
+    names = _names.get(_NO_NAMES)
+    ids = names.client_ids
+    client = position if ids is None else ids[position]
+    where = "" if names.round is None else f" in round {names.round}"
+    return kind(
+        f"client {client!r} (position {position}){where} failed at stage "
+        f"'{stage}': {describe(cause)}",
+        stage=stage,
+        round=names.round,
+        client_id=client,
+        position=position,
+    )
+
+
+def server_error(stage: str, cause: BaseException) -> ComputationError:
+    """Builds the error for a stage that runs once a round."""
+    name = _names.get(_NO_NAMES).round
+    where = "" if name is None else f" in round {name}"
+    return ComputationError(
+        f"the server{where} failed at stage '{stage}': {describe(cause)}",
+        stage=stage,
+        round=name,
+    )
+
+
+def describe(cause: BaseException | str) -> str:
+    """Says in a line or a few what went wrong, without TensorFlow's graph dumps."""
+    if isinstance(cause, str):
+        return cause
+    text = str(getattr(cause, "message", "") or cause)
+    text = text.partition("\n\t [[")[0].partition(" [Op:")[0].strip()
+    return f"{type(cause).__name__}: {text[:2000]}"

@@ -1,0 +1,264 @@
+"""TensorFlow graphs out of TFF computations, as functions of this process.
+
+TFF stores every piece of TensorFlow as a serialised graph together with the names of
+the tensors that are its parameters and its results. Here such a graph becomes a
+`Program`, which can be embedded, next to others, into one TensorFlow function: that is
+how a client's work and the addition of its result to a partial sum become a single
+call, in which no intermediate tensor leaves TensorFlow.
+
+Variables and tables of such a graph are taken out of it and become arguments. Two lanes
+can then run the same function at the same time, each on resources of its own.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# Operations that make a named resource: two lanes must not share one.
+_VARIABLE = "VarHandleOp"
+_TABLES = frozenset(
+    {"HashTableV2", "MutableHashTableV2", "MutableHashTableOfTensorsV2"}
+)
+
+_serial = itertools.count()
+
+
+class Program(NamedTuple):
+    """One TensorFlow graph of a TFF computation, ready to be embedded.
+
+    Attributes:
+      graph_def: Only what the results need, without parameters and resources.
+      feeds: Names of the parameter tensors, in the order of the type's leaves.
+      fetches: Names of the result tensors, in the order of the type's leaves.
+      resources: The operations whose handles must be given.
+      parameter: TFF type of the parameter, None where there is none.
+      result: TFF type of the result.
+    """
+
+    graph_def: Any
+    feeds: tuple[str, ...]
+    fetches: tuple[str, ...]
+    resources: tuple[Any, ...]
+    parameter: Any
+    result: Any
+
+
+def program_of(computation: Any) -> Program:
+    """Reads the graph of a TFF computation whose body is TensorFlow."""
+    proto = type(computation).get_proto(computation)
+    kind = proto.WhichOneof("computation")
+    if kind != "tensorflow":
+        raise TypeError(f"computation: expected a TensorFlow graph, found {kind}")
+    body = proto.tensorflow
+    graph_def = tf.compat.v1.GraphDef()
+    body.graph_def.Unpack(graph_def)
+    feeds = tuple(_binding_names(body.parameter))
+    fetches = tuple(_binding_names(body.result))
+    inputs = {_node_of(name) for name in feeds}
+    if body.session_token_tensor_name:
+        _make_constant(graph_def, _node_of(body.session_token_tensor_name))
+    wanted = [_node_of(name) for name in fetches]
+    if body.initialize_op:
+        wanted.append(_node_of(body.initialize_op))
+    graph_def, resources = _slim(graph_def, inputs, wanted, body.initialize_op)
+    signature = computation.type_signature
+    return Program(
+        graph_def, feeds, fetches, resources, signature.parameter, signature.result
+    )
+
+
+def embed(
+    program: Program, arguments: Sequence[Any], resources: Sequence[Any] = ()
+) -> list[Any]:
+    """Puts a program into the graph under construction and returns its results."""
+    given = dict(zip(program.feeds, arguments, strict=True))
+    for node, handle in zip(program.resources, resources, strict=True):
+        given[f"{node.name}:0"] = handle
+    used = {
+        _tensor_name(name)
+        for node in program.graph_def.node
+        for name in node.input
+        if not name.startswith("^")
+    }
+    computed = [name for name in dict.fromkeys(program.fetches) if name not in given]
+    outputs = tf.graph_util.import_graph_def(
+        program.graph_def,
+        input_map={name: tensor for name, tensor in given.items() if name in used},
+        return_elements=computed,
+        name="",
+    )
+    results = {**given, **dict(zip(computed, outputs, strict=True))}
+    return [results[name] for name in program.fetches]
+
+
+def function(body: Callable[..., list[Any]], specs: Sequence[tf.TensorSpec]) -> Any:
+    """Compiles `body`, which takes and returns flat tensors, to a function.
+
+    Graphs are stamped as they are: TFF has ordered the operations that have effects,
+    so no control edge may be invented here, as `tf.function` would.
+    """
+    return tf.compat.v1.wrap_function(
+        lambda *arguments: body(*arguments),
+        [tf.TensorSpec(s.shape, s.dtype, f"a{i}") for i, s in enumerate(specs)],
+    )
+
+
+def specs_of(type_spec: Any) -> list[tf.TensorSpec]:
+    """Lists what the leaves of a TFF type are in a graph; a sequence is a variant."""
+    specs = []
+    for leaf in leaf_types(type_spec):
+        if isinstance(leaf, tff.SequenceType):
+            specs.append(tf.TensorSpec([], tf.variant))
+        else:
+            specs.append(tf.TensorSpec(leaf.shape, leaf.dtype))
+    return specs
+
+
+def resource_specs(program: Program) -> list[tf.TensorSpec]:
+    """Lists the handles that `program` takes."""
+    return [tf.TensorSpec([], tf.resource)] * len(program.resources)
+
+
+def leaf_types(type_spec: Any) -> list[Any]:
+    """Lists the tensor and sequence types inside a type, in order."""
+    if type_spec is None:
+        return []
+    if isinstance(type_spec, tff.FederatedType):
+        return leaf_types(type_spec.member)
+    if isinstance(type_spec, tff.StructType):
+        return [
+            leaf
+            for _, t in tff.structure.to_elements(type_spec)
+            for leaf in leaf_types(t)
+        ]
+    if isinstance(type_spec, tff.TensorType | tff.SequenceType):
+        return [type_spec]
+    raise TypeError(f"type_spec: {type_spec} is neither tensors nor sequences")
+
+
+class Resources:
+    """The variables and tables of one program, made anew for one lane.
+
+    They live as long as this object.
+    """
+
+    def __init__(self, program: Program):
+        self._keep = [_make_resource(node) for node in program.resources]
+        self.handles = [getattr(kept, "handle", kept) for kept in self._keep]
+
+
+def _make_resource(node: Any) -> Any:
+    name = f"tff_agg_{next(_serial)}_{node.name}"
+    attributes = {
+        key: _attribute(value)
+        for key, value in node.attr.items()
+        if not key.startswith("_")
+    }
+    if node.op == _VARIABLE:
+        from tensorflow.python.ops import resource_variable_ops
+
+        return resource_variable_ops.UninitializedVariable(
+            dtype=attributes["dtype"], shape=attributes["shape"], name=name
+        )
+    attributes["shared_name"] = name
+    return getattr(tf.raw_ops, node.op)(**attributes)
+
+
+def _attribute(value: Any) -> Any:
+    match value.WhichOneof("value"):
+        case "type":
+            return tf.as_dtype(value.type)
+        case "shape":
+            return tf.TensorShape(value.shape)
+        case "s":
+            return value.s.decode()
+        case other:
+            return getattr(value, other)
+
+
+def _slim(
+    graph_def: Any, inputs: set[str], wanted: list[str], initialize: str
+) -> tuple[Any, tuple[Any, ...]]:
+    """Keeps what `wanted` needs, without inputs; puts initialisation first."""
+    nodes = {node.name: node for node in graph_def.node}
+    needed = _ancestors(nodes, wanted, inputs)
+    resources = tuple(
+        nodes[name]
+        for name in nodes
+        if name in needed and (nodes[name].op == _VARIABLE or nodes[name].op in _TABLES)
+    )
+    outside = inputs | {node.name for node in resources}
+    setup = _ancestors(nodes, [_node_of(initialize)], inputs) if initialize else set()
+    handles = {node.name for node in resources}
+    slim = tf.compat.v1.GraphDef()
+    slim.library.CopyFrom(graph_def.library)
+    slim.versions.CopyFrom(graph_def.versions)
+    for node in graph_def.node:
+        if node.name not in needed or node.name in outside:
+            continue
+        copy = slim.node.add()
+        copy.CopyFrom(node)
+        # Colocation may point at a node that is gone; the lane decides on the device.
+        copy.attr.pop("_class", None)
+        data = [name for name in node.input if not name.startswith("^")]
+        control = [
+            name
+            for name in node.input
+            if name.startswith("^") and _node_of(name) not in outside
+        ]
+        if (
+            initialize
+            and node.name not in setup
+            and any(_node_of(name) in handles for name in data)
+        ):
+            control.append("^" + _node_of(initialize))
+        del copy.input[:]
+        copy.input.extend(data + control)
+    return slim, resources
+
+
+def _ancestors(nodes: dict[str, Any], wanted: list[str], stop: set[str]) -> set[str]:
+    """Names the nodes that `wanted` depends on, itself included, up to `stop`."""
+    found: set[str] = set()
+    stack = list(wanted)
+    while stack:
+        name = stack.pop()
+        if name in found or name in stop:
+            continue
+        found.add(name)
+        stack.extend(_node_of(source) for source in nodes[name].input)
+    return found
+
+
+def _make_constant(graph_def: Any, name: str) -> None:
+    """Turns the placeholder of the session token into a constant."""
+    for node in graph_def.node:
+        if node.name == name:
+            node.op = "Const"
+            node.ClearField("attr")
+            node.attr["dtype"].type = tf.string.as_datatype_enum
+            token = tf.make_tensor_proto("tff_agg")
+            node.attr["value"].tensor.CopyFrom(token)
+
+
+def _binding_names(binding: Any) -> list[str]:
+    match binding.WhichOneof("binding"):
+        case "tensor":
+            return [binding.tensor.tensor_name]
+        case "sequence":
+            return [binding.sequence.variant_tensor_name]
+        case "struct":
+            return [n for part in binding.struct.element for n in _binding_names(part)]
+        case _:
+            return []
+
+
+def _node_of(tensor_name: str) -> str:
+    return tensor_name.lstrip("^").partition(":")[0]
+
+
+def _tensor_name(name: str) -> str:
+    return name if ":" in name else name + ":0"

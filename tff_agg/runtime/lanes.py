@@ -1,0 +1,159 @@
+"""Lanes: where clients are worked through, side by side.
+
+A lane is a thread and a device. On CPUs there is one lane for each core; where
+TensorFlow sees GPUs there is one for each GPU. Which client goes to which lane depends
+on positions only, never on timing: client i goes to lane i modulo the number of lanes,
+each lane adds up its clients in order, and the lanes' sums are merged in order. A round
+therefore gives the same bits however long each client takes.
+"""
+
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Lane(NamedTuple):
+    """One thread's place.
+
+    Attributes:
+      number: The lane's place among the lanes, from 0.
+      device: Name of a TensorFlow device, such as 'CPU:0'.
+    """
+
+    number: int
+    device: str
+
+
+class ClientRun(NamedTuple):
+    """What an observer is told after each client.
+
+    Attributes:
+      position: The client's place in the list given to the computation.
+      lane: The lane that ran it.
+      seconds: How long the call took.
+    """
+
+    position: int
+    lane: Lane
+    seconds: float
+
+
+def choose_lanes(
+    lanes: int | None = None, devices: Sequence[str] | None = None
+) -> tuple[Lane, ...]:
+    """Decides on which devices how many lanes run.
+
+    Args:
+      lanes: How many; the number of GPUs, else of usable cores, where None.
+      devices: Names of TensorFlow devices, shared out in turn; all GPUs where None,
+        and where there are none, the first CPU device.
+
+    Returns:
+      The lanes.
+    """
+    import tensorflow as tf
+
+    if lanes is not None and (not isinstance(lanes, int) or lanes < 1):
+        raise ValueError(f"lanes: {lanes!r} is not a positive number of lanes")
+    if devices is None:
+        gpus = tf.config.list_logical_devices("GPU")
+        devices = [gpu.name for gpu in gpus] or ["/device:CPU:0"]
+        if lanes is None:
+            lanes = len(gpus) or usable_cores()
+    elif not devices:
+        raise ValueError("devices: an empty list; name at least one device, or None")
+    known = [device.name for device in tf.config.list_logical_devices()]
+    resolved = [_resolve(device, known) for device in devices]
+    count = lanes or len(resolved)
+    return tuple(Lane(i, resolved[i % len(resolved)]) for i in range(count))
+
+
+def usable_cores() -> int:
+    """Counts the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _resolve(device: str, known: Sequence[str]) -> str:
+    for name in known:
+        if name == device or name.endswith(device.removeprefix("/device:")):
+            return name
+    raise ValueError(
+        f"devices: TensorFlow sees no device {device!r}; it sees {', '.join(known)}"
+    )
+
+
+class LanePool:
+    """Threads that work through the clients of a round.
+
+    Args:
+      lanes: The lanes, one thread each.
+    """
+
+    def __init__(self, lanes: Sequence[Lane]):
+        self.lanes = tuple(lanes)
+        self._threads = concurrent.futures.ThreadPoolExecutor(
+            len(self.lanes), thread_name_prefix="tff_agg-lane"
+        )
+
+    def run(
+        self,
+        clients: int,
+        start: Callable[[Lane], _T],
+        step: Callable[[Lane, _T, int], _T],
+    ) -> list[_T]:
+        """Folds each lane's clients into a value and returns the lanes' values.
+
+        Args:
+          clients: How many there are.
+          start: Makes a lane's value before its first client.
+          step: Adds the client at a position to a lane's value.
+
+        Returns:
+          The values of the lanes that had clients, in the order of lanes.
+
+        Raises:
+          StepError: A step failed; the one of the first client that did.
+        """
+        stop = threading.Event()
+
+        def fold(lane: Lane) -> _T:
+            value = start(lane)
+            for position in range(lane.number, clients, len(self.lanes)):
+                if stop.is_set():
+                    break
+                try:
+                    value = step(lane, value, position)
+                except Exception as error:
+                    stop.set()
+                    raise StepError(position) from error
+            return value
+
+        busy = self.lanes[: max(1, min(clients, len(self.lanes)))]
+        if len(busy) == 1:
+            return [fold(busy[0])]
+        futures = [self._threads.submit(fold, lane) for lane in busy]
+        concurrent.futures.wait(futures)
+        errors = [e for f in futures if (e := f.exception()) is not None]
+        if errors:
+            raise min(errors, key=_position)
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """Ends the threads once they are idle."""
+        self._threads.shutdown(wait=False)
+
+
+class StepError(Exception):
+    """A client's step failed; the reason is its cause."""
+
+    def __init__(self, position: int):
+        super().__init__(f"client at position {position}")
+        self.position = position
+
+
+def _position(error: Any) -> float:
+    return error.position if isinstance(error, StepError) else -1.0

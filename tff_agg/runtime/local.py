@@ -1,0 +1,176 @@
+"""The runtime that needs nothing but this process.
+
+TFF's own runtime starts another program and sends it every value. This one compiles a
+computation to TFF's MapReduce form, turns the form's graphs into TensorFlow functions
+of this process and calls them: clients side by side in lanes, the server's part once.
+Values stay where TensorFlow put them.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.backends.mapreduce import compiler
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+    tensorflow_tree_transformations,
+)
+
+from tff_agg.runtime import errors, rounds, values
+from tff_agg.runtime.lanes import LanePool, choose_lanes
+from tff_agg.runtime.placements import Arguments, contains_federated
+
+Call = Callable[[Any], Any]
+
+
+class LocalContext(tff.framework.SyncContext):
+    """Runs TFF computations in this process.
+
+    Args:
+      lanes: How many clients are worked on at the same time; the number of GPUs, else
+        of cores, where None.
+      devices: TensorFlow devices to share out over the lanes; all GPUs where None, else
+        the CPU.
+      on_client: Called with a `ClientRun` after each client, from the lane's thread.
+
+    Example:
+      >>> with tff_agg.runtime.running_on('local', lanes=2):
+      ...   state = process.initialize()
+      ...   state, metrics = process.next(state, datasets)
+    """
+
+    def __init__(
+        self,
+        *,
+        lanes: int | None = None,
+        devices: Sequence[str] | None = None,
+        on_client: rounds.Observer | None = None,
+    ):
+        self._pool = LanePool(choose_lanes(lanes, devices))
+        weakref.finalize(self, self._pool.close)
+        self._on_client = on_client
+        self._compiled: dict[int, tuple[Any, Call]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def lanes(self) -> tuple[Any, ...]:
+        """The lanes in use."""
+        return self._pool.lanes
+
+    def invoke(self, comp: Any, arg: Any) -> Any:
+        """Runs `comp`; TFF calls this when a computation is called."""
+        return self._compile(comp)(arg)
+
+    def _compile(self, comp: Any) -> Call:
+        # Keyed by identity: hashing a computation serialises all of it. An entry goes
+        # when its computation does, so that throw-away processes cost nothing.
+        key = id(comp)
+        with self._lock:
+            known = self._compiled.get(key)
+            if known is not None and known[0]() is comp:
+                return known[1]
+            call = self._build(comp)
+            forget = self._compiled.pop
+            self._compiled[key] = (weakref.ref(comp, lambda _: forget(key, None)), call)
+            return call
+
+    def _build(self, comp: Any) -> Call:
+        signature = comp.type_signature
+        if contains_federated(signature.parameter, signature.result):
+            return _federated(comp, self._pool, self._on_client)
+        return _plain(comp)
+
+
+def _plain(comp: Any) -> Call:
+    """Makes a call of a computation without placements."""
+    block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
+        comp.to_building_block()
+    )
+    try:
+        block = compiler.compile_local_computation_to_tensorflow(block)
+    except Exception as error:
+        raise _unsupported(comp, error) from error
+    stage = rounds.Stage(tff.framework.ConcreteComputation.from_building_block(block))
+    signature = comp.type_signature
+
+    def call(arg: Any) -> Any:
+        leaves = values.flatten(arg, signature.parameter) if arg is not None else []
+        results = rounds.run_stage("computation", stage, *leaves)
+        return values.unflatten([values.to_numpy(t) for t in results], signature.result)
+
+    return call
+
+
+def _federated(comp: Any, pool: LanePool, observer: rounds.Observer | None) -> Call:
+    """Makes a call of a computation with server and client values."""
+    signature = comp.type_signature
+    arguments = Arguments(signature)
+    try:
+        form = rounds.form_of(arguments.two_by_two(comp))
+    except Exception as error:
+        raise _unsupported(comp, error) from error
+    run = rounds.Round(form, pool, observer)
+    states = values.leaf_count(run.state_type)
+    # What goes round stays in TensorFlow; what is to be read is given as numbers.
+    makes_state = signature.parameter is None
+
+    def call(arg: Any) -> Any:
+        state, clients = arguments.split(arg)
+        results = run(values.flatten(state, run.state_type), clients)
+        kept, read = results[:states], results[states:]
+        if not arguments.is_iterative:
+            kept = []
+        if not makes_state:
+            read = [values.to_numpy(t) for t in read]
+        return values.unflatten([*kept, *read], signature.result)
+
+    return call
+
+
+def _unsupported(comp: Any, error: Exception) -> errors.RuntimeUnsupportedError:
+    return errors.RuntimeUnsupportedError(
+        "the runtime 'local' runs computations that fit TFF's MapReduce form (one "
+        "broadcast, work on the clients, one aggregation, an update); this one, of "
+        f"type {comp.type_signature.compact_representation()}, does not: "
+        f"{errors.describe(error)}. Run it with tff_agg.runtime.use('worker')."
+    )
+
+
+def configure_threads(
+    *, intra_op: int | None = None, inter_op: int | None = None
+) -> bool:
+    """Sets the sizes of TensorFlow's two thread pools, if that is still possible.
+
+    TensorFlow fixes them when it first runs anything. Lanes already keep all cores
+    busy, so the fastest for training is one thread inside an operation (see
+    docs/runtime.md for figures).
+
+    Args:
+      intra_op: Threads inside one operation; 1 where None.
+      inter_op: Operations at the same time; the number of cores where None.
+
+    Returns:
+      Whether the sizes now are as asked for. False: TensorFlow was already running.
+
+    Example:
+      >>> if not tff_agg.runtime.configure_threads(intra_op=1):
+      ...   logging.info('TensorFlow keeps its thread pools')
+    """
+    from tff_agg.runtime.lanes import usable_cores
+
+    intra = 1 if intra_op is None else intra_op
+    inter = usable_cores() if inter_op is None else inter_op
+    for name, value in (("intra_op", intra), ("inter_op", inter)):
+        if not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name}: {value!r} is not a number of threads")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(intra)
+        tf.config.threading.set_inter_op_parallelism_threads(inter)
+    except RuntimeError:
+        pass
+    return (
+        tf.config.threading.get_intra_op_parallelism_threads() == intra
+        and tf.config.threading.get_inter_op_parallelism_threads() == inter
+    )

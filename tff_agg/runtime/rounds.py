@@ -1,0 +1,280 @@
+"""A federated computation in MapReduce form, as TensorFlow functions in this process.
+
+A round is four kinds of calls:
+
+    prepare(state) -> broadcast                         once
+    step(client data, broadcast, sum) -> sum            for each client, in its lane
+    merge(sum, sum) -> sum                              between lanes
+    finish(state, sum) -> state, output                 once
+
+`step` is TFF's `work` and `accumulate` in one graph, `finish` its `report` and
+`update`: a client's update is added where it was computed and never handed around.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_agg.runtime import errors, graphs, values
+from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
+
+# The function runtime optimises every graph when it is first called: once is enough.
+_NO_GRAPPLER = tf.compat.v1.ConfigProto()
+_NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
+
+Observer = Callable[[ClientRun], None]
+
+
+def form_of(computation: Any) -> Any:
+    """Compiles a computation of two arguments and two results to MapReduce form.
+
+    Raises whatever TFF raises for one that does not fit.
+    """
+    return tff.backends.mapreduce.get_map_reduce_form_for_computation(
+        computation, _NO_GRAPPLER
+    )
+
+
+class Round:
+    """The calls of one computation of type (state@SERVER, data@CLIENTS) -> two values.
+
+    Args:
+      form: What `form_of` gives.
+      pool: The lanes.
+      observer: Told about each client, from the lane's thread.
+    """
+
+    def __init__(self, form: Any, pool: LanePool, observer: Observer | None = None):
+        self._pool = pool
+        self._observer = observer
+        self._one_at_a_time = threading.Lock()
+        self.state_type, self.data_type = (
+            t.member for t in form.type_signature.parameter
+        )
+        self._prepare = Stage(form.prepare)
+        self._zero = Stage(form.zero)
+        sums = _SecureSums(form)
+        self._step = _StepFunction(form, sums)
+        self._merge = _merge_function(form, sums)
+        self._finish = _FinishFunction(form, sums)
+        self._secure_zero = sums.zero
+        self._resources: dict[int, graphs.Resources] = {}
+
+    def __call__(self, state: Sequence[Any], clients: Sequence[Any]) -> list[Any]:
+        """Runs a round on flat state and the clients' data; returns flat results."""
+        errors.check_names(len(clients))
+        variants = [self._ingest(i, client) for i, client in enumerate(clients)]
+        with self._one_at_a_time:
+            broadcast = run_stage("prepare", self._prepare, *state)
+            partial = self._work(variants, broadcast)
+            total = partial.pop(0)
+            for other in partial:
+                total = run_stage("merge", self._merge, *total, *other)
+            return run_stage("update", self._finish, *state, *total)
+
+    def _ingest(self, position: int, client: Any) -> list[Any]:
+        try:
+            return values.flatten(client, self.data_type)
+        except (TypeError, ValueError) as error:
+            raise errors.client_error(
+                position, "data", error, errors.ClientDataError
+            ) from error
+
+    def _work(self, variants: list[Any], broadcast: list[Any]) -> list[Any]:
+        """Returns the lanes' partial sums."""
+        here: dict[int, list[Any]] = {}
+
+        def start(lane: Lane) -> list[Any]:
+            with tf.device(lane.device):
+                here[lane.number] = [_on_device(t, lane.device) for t in broadcast]
+                if lane.number not in self._resources:
+                    self._resources[lane.number] = graphs.Resources(self._step.program)
+                return list(self._zero()) + self._secure_zero()
+
+        def step(lane: Lane, total: list[Any], position: int) -> list[Any]:
+            began = time.perf_counter()
+            with tf.device(lane.device):
+                total = self._step(
+                    *variants[position],
+                    *here[lane.number],
+                    *total,
+                    *self._resources[lane.number].handles,
+                )
+            if self._observer is not None:
+                seconds = time.perf_counter() - began
+                self._observer(ClientRun(position, lane, seconds))
+            return total
+
+        try:
+            return self._pool.run(len(variants), start, step)
+        except StepError as error:
+            cause = error.__cause__ or error
+            raise errors.client_error(error.position, "work", cause) from cause
+
+
+class Stage:
+    """A TFF computation with a TensorFlow body, as a function of flat tensors."""
+
+    def __init__(self, computation: Any):
+        self.program = graphs.program_of(computation)
+        self._arity = len(self.program.feeds)
+        self._resources = graphs.Resources(self.program)
+        self._call = graphs.function(
+            self._body,
+            graphs.specs_of(self.program.parameter)
+            + graphs.resource_specs(self.program),
+        )
+
+    def _body(self, *tensors: Any) -> list[Any]:
+        return graphs.embed(
+            self.program, tensors[: self._arity], tensors[self._arity :]
+        )
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """Runs it on flat arguments."""
+        return list(self._call(*tensors, *self._resources.handles))
+
+
+class _SecureSums:
+    """What stands next to the plain aggregate: TFF's three kinds of secure sums.
+
+    In one process nobody is kept from seeing anything; they are sums of integers, the
+    third kind modulo a number. The leaves follow those of the plain accumulator.
+    """
+
+    def __init__(self, form: Any):
+        _, *secure = (
+            t for _, t in tff.structure.to_elements(form.work.type_signature.result)
+        )
+        self.specs = [spec for t in secure for spec in graphs.specs_of(t)]
+        self.count = len(self.specs)
+        modular = values.leaf_count(secure[-1])
+        self._moduli: list[Any] = [None] * (self.count - modular)
+        if modular:
+            moduli = Stage(form.secure_modular_sum_modulus)()
+            one_for_all = len(moduli) == 1
+            self._moduli += [
+                tf.get_static_value(moduli[0 if one_for_all else i])
+                for i in range(modular)
+            ]
+
+    def zero(self) -> list[Any]:
+        return [tf.zeros(spec.shape, spec.dtype) for spec in self.specs]
+
+    def add(self, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+        return [
+            a + b if modulus is None else tf.math.floormod(a + b, modulus)
+            for a, b, modulus in zip(left, right, self._moduli, strict=True)
+        ]
+
+
+class _StepFunction:
+    """`work` and `accumulate` as one function."""
+
+    def __init__(self, form: Any, sums: _SecureSums):
+        self.program = graphs.program_of(form.work)
+        accumulate = graphs.program_of(form.accumulate)
+        _need_no_resources(accumulate, "accumulate")
+        accumulator, update = (
+            t for _, t in tff.structure.to_elements(accumulate.parameter)
+        )
+        inputs = len(self.program.feeds)
+        plain = values.leaf_count(accumulator)
+        updates = values.leaf_count(update)
+
+        def body(*tensors: Any) -> list[Any]:
+            given, rest = tensors[:inputs], tensors[inputs:]
+            total, rest = rest[:plain], rest[plain:]
+            secure, handles = rest[: sums.count], rest[sums.count :]
+            out = graphs.embed(self.program, given, handles)
+            added = graphs.embed(accumulate, [*total, *out[:updates]])
+            return added + sums.add(secure, out[updates:])
+
+        self._call = graphs.function(
+            body,
+            graphs.specs_of(self.program.parameter)
+            + graphs.specs_of(accumulator)
+            + sums.specs
+            + graphs.resource_specs(self.program),
+        )
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        return list(self._call(*tensors))
+
+
+class _FinishFunction:
+    """`report` and `update` as one function."""
+
+    def __init__(self, form: Any, sums: _SecureSums):
+        report = graphs.program_of(form.report)
+        _need_no_resources(report, "report")
+        update = graphs.program_of(form.update)
+        states = values.leaf_count(update.parameter[0])
+        plain = len(report.feeds)
+        self._resources = graphs.Resources(update)
+
+        def body(*tensors: Any) -> list[Any]:
+            state, rest = tensors[:states], tensors[states:]
+            total, rest = rest[:plain], rest[plain:]
+            secure, handles = rest[: sums.count], rest[sums.count :]
+            reported = graphs.embed(report, total)
+            return graphs.embed(update, [*state, *reported, *secure], handles)
+
+        self._call = graphs.function(
+            body,
+            graphs.specs_of(update.parameter[0])
+            + graphs.specs_of(report.parameter)
+            + sums.specs
+            + graphs.resource_specs(update),
+        )
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        return list(self._call(*tensors, *self._resources.handles))
+
+
+def _merge_function(form: Any, sums: _SecureSums) -> Callable[..., list[Any]]:
+    merge = graphs.program_of(form.merge)
+    _need_no_resources(merge, "merge")
+    plain = len(merge.feeds) // 2
+    width = plain + sums.count
+
+    def body(*tensors: Any) -> list[Any]:
+        left, right = tensors[:width], tensors[width:]
+        merged = graphs.embed(merge, [*left[:plain], *right[:plain]])
+        return merged + sums.add(left[plain:], right[plain:])
+
+    one, other = (t for _, t in tff.structure.to_elements(merge.parameter))
+    call = graphs.function(
+        body,
+        graphs.specs_of(one) + sums.specs + graphs.specs_of(other) + sums.specs,
+    )
+    return lambda *tensors: list(call(*tensors))
+
+
+def _need_no_resources(program: graphs.Program, stage: str) -> None:
+    if program.resources:
+        names = ", ".join(node.name for node in program.resources)
+        raise errors.RuntimeUnsupportedError(
+            f"the stage '{stage}' of this computation has variables or tables of its "
+            f"own ({names}), which the runtime 'local' does not run; use "
+            "tff_agg.runtime.use('worker')"
+        )
+
+
+def _on_device(tensor: Any, device: str) -> Any:
+    """Copies a tensor to a device once, rather than once for each client."""
+    if tensor.device == device or not tensor.dtype.is_floating:
+        return tensor
+    return tf.identity(tensor)
+
+
+def run_stage(name: str, call: Callable[..., list[Any]], *tensors: Any) -> list[Any]:
+    """Calls a server stage; an error of TensorFlow's says which one it was."""
+    try:
+        return call(*tensors)
+    except tf.errors.OpError as error:
+        raise errors.server_error(name, error) from error

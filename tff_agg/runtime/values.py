@@ -1,0 +1,182 @@
+"""Python values to flat lists of tensors and back, as a TFF type says."""
+
+import collections
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.types import (
+    computation_types,
+    type_conversions,
+)
+from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+
+from tff_agg.runtime import graphs
+
+_Struct = tff.structure.Struct
+
+
+def flatten(value: Any, type_spec: Any, path: str = "") -> list[Any]:
+    """Lists the leaves of `value` as tensors of the types in `type_spec`.
+
+    A tensor that already is what the type wants goes through untouched. Datasets and
+    lists that stand for a sequence become the variant tensors that graphs take.
+    """
+    if isinstance(type_spec, tff.FederatedType):
+        return flatten(value, type_spec.member, path)
+    if isinstance(type_spec, tff.StructType):
+        parts = _parts(value, type_spec, path)
+        return [
+            leaf
+            for (name, part), (i, (_, t)) in zip(
+                parts, enumerate(tff.structure.to_elements(type_spec)), strict=True
+            )
+            for leaf in flatten(part, t, f"{path}/{i if name is None else name}")
+        ]
+    if isinstance(type_spec, tff.SequenceType):
+        return [_variant(value, type_spec, path)]
+    return [_tensor(value, type_spec, path)]
+
+
+def unflatten(leaves: Sequence[Any], type_spec: Any) -> Any:
+    """Packs tensors into the Python containers that `type_spec` names."""
+    supply = iter(leaves)
+    packed = _pack(supply, type_spec)
+    return type_conversions.type_to_py_container(packed, type_spec)
+
+
+def to_numpy(leaf: Any) -> Any:
+    """Turns an eager tensor into what the stock runtime would give."""
+    return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+
+
+def _pack(supply: Any, type_spec: Any) -> Any:
+    if isinstance(type_spec, tff.FederatedType):
+        return _pack(supply, type_spec.member)
+    if isinstance(type_spec, tff.StructType):
+        return _Struct(
+            [
+                (name, _pack(supply, t))
+                for name, t in tff.structure.to_elements(type_spec)
+            ]
+        )
+    leaf = next(supply)
+    if isinstance(type_spec, tff.SequenceType):
+        spec = type_conversions.type_to_tf_structure(type_spec.element)
+        return list(tf.data.experimental.from_variant(leaf, spec))
+    return leaf
+
+
+def _parts(value: Any, type_spec: Any, path: str) -> list[tuple[str | None, Any]]:
+    """Lists a container's children in the order of the type."""
+    names = [name for name, _ in tff.structure.to_elements(type_spec)]
+    if isinstance(value, _Struct):
+        found = list(tff.structure.to_elements(value))
+        given = [name for name, _ in found]
+        values = [part for _, part in found]
+    elif isinstance(value, Mapping):
+        _check_names(names, list(value), value, path)
+        return [(name, value[name]) for name in names]
+    elif attrs.has(type(value)):
+        given = [field.name for field in attrs.fields(type(value))]
+        values = [getattr(value, name) for name in given]
+    elif hasattr(value, "_asdict"):
+        given = list(value._fields)
+        values = list(value)
+    elif isinstance(value, list | tuple):
+        given = [None] * len(value)
+        values = list(value)
+    else:
+        raise TypeError(
+            f"argument{path}: expected a structure of type {type_spec}, "
+            f"found a {type(value).__name__}"
+        )
+    if len(values) != len(names):
+        raise TypeError(
+            f"argument{path}: expected {len(names)} elements for type {type_spec}, "
+            f"found {len(values)}"
+        )
+    for want, have in zip(names, given, strict=True):
+        if have is not None and have != want:
+            raise TypeError(
+                f"argument{path}: expected an element named {want!r}, found {have!r}"
+            )
+    return list(zip(names, values, strict=True))
+
+
+def _check_names(
+    want: list[str | None], have: list[Any], value: Any, path: str
+) -> None:
+    if set(want) != set(have):
+        raise TypeError(
+            f"argument{path}: expected a mapping with the keys {want}, found {have}"
+        )
+
+
+def _tensor(value: Any, type_spec: Any, path: str) -> Any:
+    dtype = tf.as_dtype(type_spec.dtype)
+    if not (isinstance(value, tf.Tensor) and value.dtype == dtype):
+        try:
+            value = tf.convert_to_tensor(value, dtype)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"argument{path}: expected a value of type {type_spec}, "
+                f"found {_short(value)}"
+            ) from error
+    if not value.shape.is_compatible_with(tf.TensorShape(type_spec.shape)):
+        raise TypeError(
+            f"argument{path}: expected a value of type {type_spec}, "
+            f"found {value.dtype.name}{value.shape.as_list()}"
+        )
+    return value
+
+
+def _variant(value: Any, type_spec: Any, path: str) -> Any:
+    if not isinstance(value, tf.data.Dataset):
+        if not isinstance(value, list):
+            raise TypeError(
+                f"argument{path}: expected a tf.data.Dataset or a list of elements of "
+                f"type {type_spec.element}, found {_short(value)}"
+            )
+        value = tensorflow_utils.make_data_set_from_elements(
+            None, value, type_spec.element
+        )
+    elif not spec_matches(value.element_spec, type_spec):
+        found = computation_types.tensorflow_to_type(value.element_spec)
+        raise TypeError(
+            f"argument{path}: expected a dataset with elements of type "
+            f"{type_spec.element}, found elements of type {found}"
+        )
+    return tf.data.experimental.to_variant(value)
+
+
+class _SpecCache:
+    """Remembers which element specs fit which type: a cohort shares a few of each."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._known: collections.OrderedDict[Any, bool] = collections.OrderedDict()
+
+    def __call__(self, element_spec: Any, type_spec: Any) -> bool:
+        key = (repr(element_spec), str(type_spec))
+        if key not in self._known:
+            found = computation_types.tensorflow_to_type(element_spec)
+            self._known[key] = type_spec.element.is_assignable_from(found)
+            if len(self._known) > self._size:
+                self._known.popitem(last=False)
+        return self._known[key]
+
+
+spec_matches: Callable[[Any, Any], bool] = _SpecCache(size=256)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) < 80 else text[:77] + '...'}"
+
+
+def leaf_count(type_spec: Any) -> int:
+    """Counts the leaves of a type."""
+    return len(graphs.leaf_types(type_spec))
