@@ -1,0 +1,96 @@
+"""Tables that grow by a row a round and survive a crash: plain CSV files."""
+
+import csv
+import io
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class RoundTable:
+    """A CSV file with a fixed header whose first column is the round.
+
+    Rows are appended as they come. A process that was killed may leave half a row, or
+    rows of rounds that the next process computes again: `keep_until` cuts the file
+    back to what is whole and not later than a round.
+
+    Example:
+      >>> table = RoundTable('run/metrics.csv', ['round', 'loss'])
+      >>> table.keep_until(0)
+      >>> table.append({'round': 1, 'loss': 0.5})
+    """
+
+    def __init__(self, path: str | os.PathLike, columns: Sequence[str]):
+        """Names the file and its columns; nothing is written yet."""
+        if not columns or columns[0] != "round":
+            raise ValueError(f"the first column must be 'round'; got {list(columns)}")
+        self.path = pathlib.Path(path)
+        self.columns = list(columns)
+
+    def keep_until(self, last_round: int) -> None:
+        """Drops half rows and rows of rounds after `last_round`; makes the file.
+
+        Raises:
+          ValueError: The file has another header.
+        """
+        rows = [
+            row
+            for row in (read_rows(self.path) if self.path.exists() else [])
+            if int(row["round"]) <= last_round
+        ]
+        if rows and list(rows[0]) != self.columns:
+            raise ValueError(
+                f"{self.path} has the columns {list(rows[0])}, not {self.columns}"
+            )
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        temporary = self.path.with_name(self.path.name + ".new")
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Adds a row, written through to the disk before this returns."""
+        if set(row) != set(self.columns):
+            raise ValueError(f"a row needs {self.columns}; got {sorted(row)}")
+        text = io.StringIO()
+        csv.DictWriter(text, self.columns, lineterminator="\n").writerow(row)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
+    """Returns the whole rows of a table; a last row without its line end is not."""
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    rows = list(csv.DictReader(io.StringIO(whole)))
+    return [row for row in rows if None not in row.values() and None not in row]
+
+
+def read_columns(
+    path: str | os.PathLike, where: Mapping[str, str] | None = None
+) -> dict[str, list[float]]:
+    """Returns the numeric columns of a table, of the rows that match `where`.
+
+    Example:
+      >>> read_columns('run/validation.csv', {'weights': 'aggregate'})['accuracy']
+    """
+    rows = [
+        row
+        for row in read_rows(path)
+        if all(row[key] == value for key, value in (where or {}).items())
+    ]
+    columns: dict[str, list[float]] = {}
+    for key in rows[0] if rows else []:
+        try:
+            columns[key] = [float(row[key]) for row in rows]
+        except ValueError:
+            continue
+    return columns
