@@ -1,0 +1,350 @@
+"""How much predictions vary because of the noise: from one run's checkpoints.
+
+The noise of private training makes its model, and every prediction f(θ), random. The
+honest way to estimate the variance is to train k times; it costs k times the privacy
+and the time. The checkpoints of a single run are a cheap stand-in: late enough (after
+a burn-in) they are all distributed like the last one, and far enough apart (by a
+separation) they are nearly independent. Both estimators are here, for any predictions.
+
+| here         | the paper                                  |
+|--------------|--------------------------------------------|
+| `values`     | f(θ_{t_1}), …, f(θ_{t_k})                  |
+| `weights`    | p_1, …, p_k                                |
+| `burn_in`    | t_1, the round of the first checkpoint     |
+| `separation` | γ, the rounds between two checkpoints      |
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+def variance_estimate(
+    values: np.ndarray, weights: Sequence[float] | None = None
+) -> np.ndarray:
+    """Estimates Var(Σ p_i f(θ_i)) from the values f(θ_1), …, f(θ_k).
+
+    S = (Σ p_i²) / (k − 1) · Σ (f(θ_i) − mean)². Without weights it is the variance of
+    the last checkpoint's value (p_k = 1): the sample variance.
+
+    Args:
+      values: The values, one checkpoint (or one run) along the first axis; at least 2.
+      weights: p_1, …, p_k, not negative and summing to one.
+
+    Returns:
+      S, of the shape of one checkpoint's values.
+
+    Example:
+      >>> float(variance_estimate(np.array([1.0, 2.0, 3.0])))
+      1.0
+      >>> float(variance_estimate(np.array([1.0, 3.0]), weights=[0.5, 0.5]))
+      1.0
+    """
+    values = np.asarray(values, np.float64)
+    count = _check_count("values", values.shape[0] if values.ndim else 1)
+    return convex_scale(weights, count) * values.var(axis=0, ddof=1)
+
+
+def convex_scale(weights: Sequence[float] | None, count: int) -> float:
+    """Returns Σ p_i², after checking that the weights are a convex combination."""
+    if weights is None:
+        return 1.0
+    p = np.asarray(weights, np.float64)
+    if p.shape != (count,):
+        raise ValueError(f"weights must be {count} numbers; got the shape {p.shape}.")
+    if (p < 0).any() or not np.isclose(p.sum(), 1.0, rtol=0, atol=1e-6):
+        raise ValueError(
+            f"weights must not be negative and must sum to one; got {p.tolist()} with "
+            f"the sum {p.sum():g}."
+        )
+    return float(np.sum(p**2))
+
+
+def checkpoint_rounds(
+    last: int, *, burn_in: int = 0, separation: int = 1, count: int | None = None
+) -> list[int]:
+    """Returns the rounds that the estimator uses, in order and ending with the last.
+
+    Args:
+      last: The last round, T.
+      burn_in: No round before this one is used.
+      separation: The rounds from one checkpoint to the next.
+      count: How many to use at most; as many as there are without it.
+
+    Example:
+      >>> checkpoint_rounds(128, burn_in=64, separation=16)
+      [64, 80, 96, 112, 128]
+      >>> checkpoint_rounds(10, count=3)
+      [8, 9, 10]
+    """
+    if separation < 1:
+        raise ValueError(f"separation={separation} must be at least 1.")
+    if not 0 <= burn_in <= last:
+        raise ValueError(f"burn_in={burn_in} must be from 0 to the last round {last}.")
+    rounds = list(range(last, burn_in - 1, -separation))[::-1]
+    rounds = rounds if count is None else rounds[-count:]
+    _check_count("the rounds", len(rounds))
+    if count is not None and len(rounds) < count:
+        raise ValueError(
+            f"count={count} checkpoints {separation} rounds apart do not fit between "
+            f"the burn-in at {burn_in} and round {last}; {len(rounds)} do."
+        )
+    return rounds
+
+
+class GaussianMoments(NamedTuple):
+    """The exact mean and variance of the sample variance, and its error."""
+
+    mean: float
+    variance: float
+
+    def rmse(self, truth: float) -> float:
+        """Returns the root mean squared error as an estimate of `truth`."""
+        return math.sqrt(self.variance + (self.mean - truth) ** 2)
+
+
+def gaussian_moments(mean: np.ndarray, covariance: np.ndarray) -> GaussianMoments:
+    """Returns the exact moments of the sample variance of jointly Gaussian values.
+
+    The sample variance is the quadratic form xᵀAx with A = (I − 11ᵀ/k) / (k − 1).
+
+    Args:
+      mean: The means of the k values.
+      covariance: Their k × k covariance.
+
+    Example:
+      >>> gaussian_moments(np.zeros(3), np.eye(3))  # Independent: unbiased.
+      GaussianMoments(mean=1.0, variance=1.0)
+    """
+    mean = np.asarray(mean, np.float64)
+    k = _check_count("mean", len(mean))
+    form = (np.eye(k) - 1.0 / k) / (k - 1)
+    product = form @ covariance
+    pushed = form @ mean
+    return GaussianMoments(
+        float(np.trace(product) + mean @ pushed),
+        float(2 * np.sum(product * product.T) + 4 * pushed @ covariance @ pushed),
+    )
+
+
+class CheckpointCount(NamedTuple):
+    """The number of checkpoints that the bound on the error suggests.
+
+    Attributes:
+      checkpoints: The number to use, at least 2.
+      exact: The number before rounding.
+      bound: The bound on the mean squared error at that number.
+    """
+
+    checkpoints: int
+    exact: float
+    bound: float
+
+
+def suggested_count(total: float, c1: float, c2: float) -> CheckpointCount:
+    """Suggests how many evenly spaced checkpoints of a run of length T to use.
+
+    Minimises the bound 1/k + 3 exp(−(T/k − c1) / c2) on the mean squared error of the
+    sample variance: k = T / (c1 + c2 ln(3T / c2)), rounded to an integer above one.
+
+    Args:
+      total: T, in the same unit as c1 and c2.
+      c1: The time that mixing needs to begin (½M + ln(c2 M (p + ‖θ_0 − θ*‖²)) for a
+        1-strongly convex, M-smooth loss in p dimensions).
+      c2: The time in which what is left of the bias falls by a factor of e.
+
+    Raises:
+      ValueError: T < 2 c1, where the bound says nothing for any number of checkpoints,
+        or 3T ≤ c2, where the formula would leave T/k > c1.
+
+    Example:
+      >>> suggested_count(2000, c1=100, c2=10).checkpoints
+      12
+    """
+    if not (c1 > 0 and c2 > 0):
+        raise ValueError(f"c1={c1} and c2={c2} must be positive.")
+    if total < 2 * c1:
+        raise ValueError(
+            f"total={total} must be at least 2·c1={2 * c1}: below that the bound holds "
+            "for no number of checkpoints, and the suggestion would mean nothing."
+        )
+    if 3 * total <= c2:
+        raise ValueError(f"total={total} must be above c2/3={c2 / 3:g}.")
+    exact = total / (c1 + c2 * math.log(3 * total / c2))
+    count = max(2, round(exact))
+    bound = 1 / count + 3 * math.exp(-(total / count - c1) / c2)
+    return CheckpointCount(count, exact, bound)
+
+
+class Widths(NamedTuple):
+    """Average widths of confidence intervals, by the number of models.
+
+    Attributes:
+      sizes: The numbers of models N, in order.
+      means: For each N the width averaged over all examples.
+      examples: How many examples (or positions) that were.
+    """
+
+    sizes: tuple[int, ...]
+    means: np.ndarray
+    examples: int
+
+
+def interval_factor(count: int, level: float = 0.95, of: str = "mean") -> float:
+    """Returns the width of a confidence interval in standard deviations.
+
+    Args:
+      count: The number of models N.
+      level: The confidence.
+      of: 'mean': Student's interval of the mean score, 2 t s/√N; 'model': the range
+        that one more model's score falls into, 2 t s √(1 + 1/N). The ratio of two
+        estimators at the same N does not depend on the choice.
+
+    Example:
+      >>> round(interval_factor(10), 3)
+      1.431
+    """
+    import scipy.stats
+
+    _check_count("count", count)
+    spread = {"mean": 1 / count, "model": 1 + 1 / count}
+    if of not in spread:
+        raise ValueError(f"of={of!r} must be one of {sorted(spread)}.")
+    quantile = scipy.stats.t.ppf((1 + level) / 2, count - 1)
+    return float(2 * quantile * math.sqrt(spread[of]))
+
+
+def interval_widths(
+    models: Sequence[Any],
+    predict: Callable[[Any, Any], np.ndarray],
+    chunks: Iterable[Any],
+    sizes: Iterable[int],
+    *,
+    level: float = 0.95,
+    of: str = "mean",
+    on_progress: Callable[[int], None] | None = None,
+) -> Widths:
+    """Averages the interval widths of the highest mean score over examples.
+
+    For every example and every N of `sizes`, the first N models' scores are averaged;
+    the class with the highest mean score is chosen; the width is that of the confidence
+    interval of its score. One pass serves all N: memory is two arrays of one chunk's
+    scores in double precision, whatever the number of models.
+
+    Args:
+      models: In the order in which they count: the checkpoints newest first, or the
+        final models of independent runs in random order.
+      predict: `predict(model, chunk)` returns scores [examples, classes].
+      chunks: Portions of the examples.
+      sizes: The numbers of models N, each from 2 to len(models).
+      level: The confidence.
+      of: See `interval_factor`.
+      on_progress: Called with 1 after each prediction.
+
+    Example:
+      >>> scores = np.array([[0.9, 0.1]]), np.array([[0.7, 0.3]])
+      >>> widths = interval_widths(scores, lambda model, _: model, [0], [2])
+      >>> round(float(widths.means[0]), 3)  # 2 · 12.706 · 0.1414 / √2
+      2.541
+    """
+    sizes = tuple(sorted(set(sizes)))
+    for size in sizes:
+        _check_count("sizes", size)
+        if size > len(models):
+            raise ValueError(f"sizes has {size}, but there are {len(models)} models.")
+    factors = {size: interval_factor(size, level, of) for size in sizes}
+    totals = np.zeros(len(sizes))
+    examples = 0
+    for chunk in chunks:
+        # Welford's recurrence: equal scores give a variance of exactly zero.
+        mean: Any = None
+        spread: Any = None
+        for count, model in enumerate(models[: sizes[-1]], 1):
+            scores = np.asarray(predict(model, chunk), np.float64)
+            if mean is None:
+                mean, spread = scores.copy(), np.zeros_like(scores)
+            else:
+                delta = scores - mean
+                mean += delta / count
+                np.subtract(scores, mean, out=scores)
+                delta *= scores
+                spread += delta
+            if count in factors:
+                rows = np.arange(len(mean))
+                chosen = spread[rows, mean.argmax(axis=1)] / (count - 1)
+                width = factors[count] * np.sqrt(np.maximum(chosen, 0)).sum()
+                totals[sizes.index(count)] += width
+            if on_progress is not None:
+                on_progress(1)
+        examples += 0 if mean is None else len(mean)
+    if not examples:
+        raise ValueError("chunks held no examples.")
+    return Widths(sizes, totals / examples, examples)
+
+
+class Comparison(NamedTuple):
+    """Interval widths by both estimators, with repeats along the first axis.
+
+    Attributes:
+      sizes: The numbers of models N.
+      independent: [repeats, sizes], from the final models of independent runs.
+      checkpoints: [repeats, sizes], from the last checkpoints of one run.
+    """
+
+    sizes: tuple[int, ...]
+    independent: np.ndarray
+    checkpoints: np.ndarray
+
+    @property
+    def ratio(self) -> np.ndarray:
+        """The independent runs' mean width over the checkpoints', for each N."""
+        return self.independent.mean(axis=0) / self.checkpoints.mean(axis=0)
+
+
+def compare_estimators(
+    runs: Sequence[Any],
+    final: Callable[[Any], Any],
+    tail: Callable[[Any, int], Sequence[Any]],
+    widths: Callable[[Sequence[Any]], Widths],
+    *,
+    repeats: int = 5,
+    seed: int = 0,
+) -> Comparison:
+    """Compares intervals from independent runs with those from one run's checkpoints.
+
+    In every repeat the independent estimator draws runs at random without replacement,
+    and the checkpoint estimator draws one run and takes its newest checkpoints.
+
+    Args:
+      runs: The runs, at least 2.
+      final: Returns a run's final model (or a handle that `widths` can predict with).
+      tail: `tail(run, n)` returns a run's last n checkpoints, newest first.
+      widths: Turns a sequence of models into `Widths`, for the same sizes every time.
+      repeats: How many times to draw.
+      seed: Seeds the drawing.
+
+    Returns:
+      The widths of both, by repeat and by number of models.
+    """
+    _check_count("runs", len(runs))
+    rng = np.random.default_rng(seed)
+    sizes: tuple[int, ...] = ()
+    independent, checkpoints = [], []
+    for _ in range(repeats):
+        order = rng.permutation(len(runs))
+        found = widths([final(runs[i]) for i in order])
+        sizes = found.sizes
+        independent.append(found.means)
+        chosen = runs[rng.integers(len(runs))]
+        checkpoints.append(widths(tail(chosen, max(sizes))).means)
+    return Comparison(sizes, np.array(independent), np.array(checkpoints))
+
+
+def _check_count(name: str, count: int) -> int:
+    if count < 2:
+        raise ValueError(
+            f"{name}: {count} is too few; a variance needs at least 2 values."
+        )
+    return count
