@@ -6,29 +6,25 @@ in bounded memory. All it has finished stays in `<out>.partial` until the store 
 complete; only then does the store appear, in one rename.
 """
 
-import concurrent.futures
 import contextlib
 import fcntl
 import functools
 import json
 import logging
-import multiprocessing
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from stackoverflow import encode, token_store
+from stackoverflow import encode, manifest
 from stackoverflow.encode import Work
 from stackoverflow.sources import SPLITS, TYPES, Source
 from stackoverflow.synthetic import SyntheticSource
 from stackoverflow.token_store import TokenStore
 from stackoverflow.vocabulary import Vocabulary, top_words
+from stackoverflow.workers import mapper
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +125,7 @@ def prepare_store(
         "source": {"name": source.name, **source.fingerprint()},
         "vocab_size": vocab_size,
         "max_tokens": max_tokens,
-        "version": token_store.VERSION,
+        "version": manifest.VERSION,
     }
     if os.path.lexists(out) and not restart:
         return _existing(out, config)
@@ -139,7 +135,7 @@ def prepare_store(
         if restart:
             _clear(folder)
         work = _plan(folder, source, config)
-        with _mapper(workers) as run:
+        with mapper(workers) as run:
             vocabulary = _run_stages(source, work, vocab_size, run, progress)
         _finish(work, vocabulary, config)
         if restart and os.path.lexists(out):
@@ -153,12 +149,12 @@ def prepare_store(
 
 def _existing(out: str, config: dict[str, Any]) -> TokenStore:
     """Opens the store in `out` if it is the one asked for."""
-    if not os.path.exists(os.path.join(out, token_store.MANIFEST)):
+    if not os.path.exists(os.path.join(out, manifest.MANIFEST)):
         raise ValueError(
             f"out={out!r}: exists and is no token store; name another folder"
         )
     store = TokenStore.open(out)
-    found = token_store.read_manifest(out)["config"]
+    found = manifest.read_manifest(out)["config"]
     if found != config:
         raise ValueError(
             f"out={out!r}: holds a store made with other settings "
@@ -328,30 +324,30 @@ def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
     )
     users = users.sort_by([("split", "ascending"), ("name", "ascending")])
     encode.write_batch(
-        work.path("store", token_store.USERS), users.combine_chunks().to_batches()[0]
+        work.path("store", manifest.USERS), users.combine_chunks().to_batches()[0]
     )
-    with encode.atomic(work.path("store", token_store.VOCABULARY)) as file:
+    with encode.atomic(work.path("store", manifest.VOCABULARY)) as file:
         file.write(json.dumps(vocabulary.words, ensure_ascii=False).encode())
     files = {s["file"]: {"bytes": s["bytes"], "sha256": s["sha256"]} for s in stats}
-    for name in (token_store.USERS, token_store.VOCABULARY):
+    for name in (manifest.USERS, manifest.VOCABULARY):
         path = work.path("store", name)
         files[name] = {
             "bytes": os.path.getsize(path),
-            "sha256": token_store.file_sha256(path),
+            "sha256": manifest.file_sha256(path),
         }
     for name in os.listdir(work.path("store")):
         if name not in files:  # a temporary file of a killed run
             os.unlink(work.path("store", name))
-    manifest = {
-        "format": token_store.FORMAT,
-        "version": token_store.VERSION,
+    entries = {
+        "format": manifest.FORMAT,
+        "version": manifest.VERSION,
         "max_tokens": work.max_tokens,
         "config": config,
         "files": files,
         "summary": _summary(stats, users),
     }
-    manifest["sha256"] = token_store.manifest_sha256(manifest)
-    encode.write_json(work.path("store", token_store.MANIFEST), manifest)
+    entries["sha256"] = manifest.manifest_sha256(entries)
+    encode.write_json(work.path("store", manifest.MANIFEST), entries)
     encode.fsync_folder(work.path("store"))
 
 
@@ -377,50 +373,7 @@ def _summary(stats: list[dict[str, Any]], users: pa.Table) -> dict[str, Any]:
 
 def _replace_store(new: str, out: str, aside: str) -> None:
     """Puts a new store in the place of an old one."""
-    if not os.path.exists(os.path.join(out, token_store.MANIFEST)):
+    if not os.path.exists(os.path.join(out, manifest.MANIFEST)):
         raise ValueError(f"out={out!r}: exists and is no token store; not replaced")
     os.rename(out, aside)
     os.rename(new, out)
-
-
-@contextlib.contextmanager
-def _mapper(workers: int) -> Iterator[Any]:
-    """Yields `run(function, items)`, which yields results as they are done."""
-    if workers == 1:
-        yield lambda function, items: map(function, items)
-        return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent
-    )
-
-    def run(function: Any, items: Iterable[Any]) -> Iterator[Any]:
-        # A few tasks in flight at a time: the list of all results is never held.
-        waiting: set[Any] = set()
-        for item in items:
-            waiting.add(pool.submit(function, item))
-            while len(waiting) >= 2 * workers:
-                done, waiting = concurrent.futures.wait(
-                    waiting, return_when=concurrent.futures.FIRST_COMPLETED
-                )
-                yield from (future.result() for future in done)
-        for future in concurrent.futures.as_completed(waiting):
-            yield future.result()
-
-    try:
-        yield run
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Ends this worker when the process that started it has been killed."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    pa.set_cpu_count(1)
-    np.seterr(all="raise", under="ignore")

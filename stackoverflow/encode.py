@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stackoverflow import token_store
+from stackoverflow.manifest import file_sha256, part_name
 from stackoverflow.sources import SPLITS, TYPES, Source, checked
 from stackoverflow.vocabulary import Vocabulary
 
@@ -294,7 +294,7 @@ def gather_bucket(bucket: int, vocabulary: Vocabulary, work: Work) -> int:
     rows = np.lexsort((joined["type"], name, joined["split"]))
     words = _take_lists(joined["lengths"], joined["words"], rows)
 
-    part = token_store.part_name(bucket)
+    part = part_name(bucket)
     path = work.path("store", part)
     write_batch(
         path, pa.record_batch({"words": words, "day": days.take(pa.array(rows))})
@@ -315,7 +315,7 @@ def gather_bucket(bucket: int, vocabulary: Vocabulary, work: Work) -> int:
         {
             "file": part,
             "bytes": os.path.getsize(path),
-            "sha256": token_store.file_sha256(path),
+            "sha256": file_sha256(path),
             "sentences": len(rows),
             "by_split": [
                 {

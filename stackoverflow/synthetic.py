@@ -3,7 +3,7 @@
 Every word belongs to a class. The class of the next word follows from the classes of
 the last two (a rule that a small LSTM learns; the last word alone leaves two classes
 open), except for a share of free choices. Within a class, words follow a Zipf law
-whose ranking depends on the type of the post and on the topic of the sentence; users
+(exponent 2) whose ranking depends on the type of the post and on the topic of the sentence; users
 write about few topics. Questions and answers obey different rules and rankings over
 the same words, so a model of the one is wrong about the other.
 
@@ -62,10 +62,8 @@ class _Grammar:
                     self.rule[kind, before, last] = 2 * permutations[bit][number] + (
                         before ^ turned
                     )
-        rank = np.arange(1, per_class + 1, dtype=np.float64)
-        self.cumulative = np.cumsum(
-            np.floor(2.0**32 / (rank * np.sqrt(rank))).astype(np.int64)
-        )
+        rank = np.arange(1, per_class + 1, dtype=np.int64)
+        self.cumulative = np.cumsum(2**40 // rank**2)
         self.per_class = per_class
         self.ranking = _rankings(generator, per_class)
 

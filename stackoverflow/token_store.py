@@ -18,22 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from stackoverflow.manifest import (
+    USERS,
+    VOCABULARY,
+    StoreError,
+    check_sha256,
+    part_name,
+    read_manifest,
+)
 from stackoverflow.sources import SPLITS, TYPES
 from stackoverflow.vocabulary import PAD, Vocabulary
 
-FORMAT = "token-store"
-VERSION = 1
-MANIFEST = "manifest.json"
-VOCABULARY = "vocabulary.json"
-USERS = "users.arrow"
 USER_COLUMNS = ("name", "split", "part", "start", "questions", "answers")
 
 # Separate the random streams of the two things a store draws.
 _STREAM_ROWS, _STREAM_SAMPLE = 1, 2
-
-
-class StoreError(ValueError):
-    """A folder is not a token store, or is one that has been damaged."""
 
 
 class _Part(NamedTuple):
@@ -43,24 +42,6 @@ class _Part(NamedTuple):
     words: np.ndarray
     days: pa.Array
     owner: Any
-
-
-def part_name(part: int) -> str:
-    """Returns the file name of a part."""
-    return f"part-{part:05d}.arrow"
-
-
-def file_sha256(path: str) -> str:
-    """Returns the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def manifest_sha256(manifest: Mapping[str, Any]) -> str:
-    """Returns the checksum of a manifest, its own `sha256` entry left out."""
-    rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=65536)
@@ -141,7 +122,7 @@ class TokenStore:
                     f"says {entry['bytes']}; prepare the store again"
                 )
             if verify or name in (VOCABULARY, USERS):
-                _check_sha256(path, name, entry["sha256"])
+                check_sha256(path, name, entry["sha256"])
         with open(os.path.join(path, VOCABULARY), encoding="utf-8") as text:
             vocabulary = Vocabulary(tuple(json.load(text)))
         return cls(path, manifest, vocabulary)
@@ -315,7 +296,7 @@ class TokenStore:
         with self._lock:
             if part not in self._parts:
                 name = part_name(part)
-                _check_sha256(self._path, name, self._manifest["files"][name]["sha256"])
+                check_sha256(self._path, name, self._manifest["files"][name]["sha256"])
                 self._parts[part] = _open_part(os.path.join(self._path, name))
             return self._parts[part]
 
@@ -333,38 +314,6 @@ class TokenStore:
         short = np.flatnonzero(lengths < width)
         rows[short, lengths[short] + 1] = self._vocabulary.eos
         return rows
-
-
-def read_manifest(path: str) -> dict[str, Any]:
-    """Reads and checks the manifest of the store in the folder `path`."""
-    file = os.path.join(path, MANIFEST)
-    try:
-        with open(file, encoding="utf-8") as text:
-            manifest = json.load(text)
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{path}: no token store here ({MANIFEST} is missing); make one with "
-            "python -m stackoverflow.prepare"
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"{file}: damaged, not JSON ({error})") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise StoreError(f"{file}: not the manifest of a token store")
-    if manifest.get("version") != VERSION:
-        raise StoreError(
-            f"{file}: version {manifest.get('version')}, this code reads {VERSION}"
-        )
-    if manifest.get("sha256") != manifest_sha256(manifest):
-        raise StoreError(f"{file}: damaged or edited, its checksum is wrong")
-    return manifest
-
-
-def _check_sha256(path: str, name: str, expected: str) -> None:
-    """Raises a StoreError if a file is not the one in the manifest."""
-    if file_sha256(os.path.join(path, name)) != expected:
-        raise StoreError(
-            f"{path}: {name} is damaged, its checksum is wrong; prepare the store again"
-        )
 
 
 def _check_split(split: str) -> str:

@@ -1,0 +1,98 @@
+"""Sentences from Parquet files with the columns of `sources.SCHEMA`."""
+
+import dataclasses
+import functools
+import glob
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stackoverflow.sources import SCHEMA, checked, file_fingerprint
+
+_BATCH_ROWS = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class ParquetSource:
+    """One Parquet file, or all of a folder; the sentences may be in any order.
+
+    Attributes:
+      path: A file, or a folder with files called `*.parquet`.
+
+    Example:
+      >>> ParquetSource('sentences.parquet').num_sentences()
+      1060883
+    """
+
+    path: str
+    name: str = dataclasses.field(default="parquet", init=False)
+
+    def __post_init__(self):
+        if not self._files:
+            raise ValueError(f"path={self.path!r}: there are no *.parquet files in it")
+        for file in self._files:
+            _open(file)
+
+    @functools.cached_property
+    def _files(self) -> list[str]:
+        """The files, in the order of their names."""
+        path = os.fspath(self.path)
+        if os.path.isdir(path):
+            return sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))
+        if not os.path.isfile(path):
+            raise ValueError(f"path={path!r}: there is no such file or folder")
+        return [path]
+
+    @functools.cached_property
+    def _shards(self) -> list[tuple[str, int]]:
+        """File and row group of each shard."""
+        return [
+            (file, group)
+            for file in self._files
+            for group in range(_open(file).num_row_groups)
+        ]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns what identifies each file."""
+        return {"files": [file_fingerprint(file) for file in self._files]}
+
+    def num_shards(self) -> int:
+        """Returns the number of row groups."""
+        return len(self._shards)
+
+    def num_sentences(self) -> int:
+        """Returns the number of rows."""
+        return sum(_open(file).metadata.num_rows for file in self._files)
+
+    def read(self, shard: int) -> Iterator[pa.RecordBatch]:
+        """Yields one row group in batches."""
+        file, group = self._shards[shard]
+        where = f"{file}, row group {group}"
+        try:
+            for batch in _open(file).iter_batches(
+                batch_size=_BATCH_ROWS,
+                row_groups=[group],
+                columns=SCHEMA.names,
+                use_threads=False,
+            ):
+                yield checked(batch, where)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"{where}: damaged ({error})") from error
+
+
+def _open(file: str) -> pq.ParquetFile:
+    """Opens a file and checks that it has the columns."""
+    try:
+        opened = pq.ParquetFile(file, memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"path={file!r}: not a Parquet file ({error})") from error
+    missing = [n for n in SCHEMA.names if n not in opened.schema_arrow.names]
+    if missing:
+        raise ValueError(
+            f"path={file!r}: missing columns {missing}; "
+            f"found {opened.schema_arrow.names}, needed {SCHEMA.names}"
+        )
+    return opened
