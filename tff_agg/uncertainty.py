@@ -22,7 +22,7 @@ import numpy as np
 
 
 def variance_estimate(
-    values: np.ndarray, weights: Sequence[float] | None = None
+    values: np.ndarray, weights: Sequence[float] | np.ndarray | None = None
 ) -> np.ndarray:
     """Estimates Var(Σ p_i f(θ_i)) from the values f(θ_1), …, f(θ_k).
 
@@ -47,7 +47,7 @@ def variance_estimate(
     return convex_scale(weights, count) * values.var(axis=0, ddof=1)
 
 
-def convex_scale(weights: Sequence[float] | None, count: int) -> float:
+def convex_scale(weights: Sequence[float] | np.ndarray | None, count: int) -> float:
     """Returns Σ p_i², after checking that the weights are a convex combination."""
     if weights is None:
         return 1.0
@@ -262,9 +262,10 @@ def interval_widths(
         mean: Any = None
         spread: Any = None
         for count, model in enumerate(models[: sizes[-1]], 1):
-            scores = np.asarray(predict(model, chunk), np.float64)
+            # A copy of our own: the recurrence works in place.
+            scores = np.array(predict(model, chunk), np.float64)
             if mean is None:
-                mean, spread = scores.copy(), np.zeros_like(scores)
+                mean, spread = scores, np.zeros_like(scores)
             else:
                 delta = scores - mean
                 mean += delta / count

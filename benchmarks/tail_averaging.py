@@ -1,0 +1,306 @@
+"""Averages of checkpoints against the last one: the log factor of Theorem 1, seen.
+
+Projected noisy gradient descent that is ρ-zCDP, on two convex problems:
+
+private: n points d_i in the unit ball, ℓ(θ; d) = ½ (θ − d)ᵀΛ(θ − d) with eigenvalues
+  1, ½, ¼, …, 1/T. The noise shakes every coordinate, stiff or flat, by the same amount
+  of loss, η σ²/4; averaging removes it from the stiff ones. So the last iterate pays
+  for each of the log₂ T scales, an average only for the flattest few.
+worst case: without noise, the piecewise linear function on which subgradient descent
+  with steps 1/√t ends log(T) higher than its averages (after Harvey et al., 2019).
+
+The noise has the variance L²T / (2n²ρ): the mean gradient changes by at most L/n when
+one example is added or removed, and T steps of Δ²/(2σ²) each make ρ. (The paper prints
+n where n² belongs.) On the first problem the factor counts the scales of the spectrum,
+so the dimension grows with it: p = 1 + log₂ T.
+
+    python -m benchmarks.tail_averaging --out=results/tail_averaging
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+METHODS = ("last", "uta", "pda")
+_LABELS = {
+    "last": "last iterate",
+    "uta": "UTA (last half)",
+    "pda": "PDA (γ = 3)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """The settings of both problems."""
+
+    exponents: tuple[int, ...] = (8, 9, 10, 11, 12, 13, 14, 15, 16)  # n = 2^e
+    rho: float = 1.0
+    steps_share: float = 0.25  # T = share · n √ρ
+    learning_rate: float = 0.5
+    repeats: int = 256
+    worst_case_steps: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
+    gamma: float = 3.0
+    seed: int = 0
+
+
+def noise_stddev(lipschitz: float, steps: int, n: int, rho: float) -> float:
+    """Returns σ for which `steps` steps on n examples are together ρ-zCDP."""
+    return lipschitz * math.sqrt(steps / (2 * rho)) / n
+
+
+def zcdp(lipschitz: float, steps: int, n: int, stddev: float) -> float:
+    """Returns the ρ of `steps` Gaussian steps; adding or removing one example."""
+    return steps * (lipschitz / n) ** 2 / (2 * stddev**2)
+
+
+def project(theta: np.ndarray) -> np.ndarray:
+    """Projects each row onto the unit ball."""
+    norm = np.sqrt(np.einsum("ij,ij->i", theta, theta))
+    return theta / np.maximum(norm, 1.0)[:, None]
+
+
+class Averages:
+    """The last iterate, the mean of the last half and the PDA, as they go."""
+
+    def __init__(self, start: np.ndarray, steps: int, gamma: float):
+        self.values = {"last": start, "uta": np.zeros_like(start), "pda": start}
+        self._steps, self._gamma, self._step = steps, gamma, 0
+
+    def add(self, theta: np.ndarray) -> None:
+        """Takes θ_1, …, θ_T."""
+        self._step += 1
+        t, tail = self._step, self._steps - self._steps // 2
+        self.values["last"] = theta
+        if t > self._steps - tail:
+            self.values["uta"] += theta / tail
+        weight = (self._gamma + 1) / (t + self._gamma)
+        self.values["pda"] = self.values["pda"] * (1 - weight) + weight * theta
+
+
+def private_descent(
+    n: int, study: Study, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Runs DP-GD on the quadratic; returns each repeat's excess risk by method."""
+    steps = max(2, math.ceil(study.steps_share * n * math.sqrt(study.rho)))
+    scales = 2.0 ** -np.arange(math.floor(math.log2(steps)) + 1)
+    # ‖Λ(θ − d)‖ ≤ 2 on the unit ball, whose points the examples are.
+    stddev = noise_stddev(2.0, steps, n, study.rho)
+    centre = np.full(len(scales), 0.5 / math.sqrt(len(scales)))
+    data = project(centre + 0.3 * rng.standard_normal((n, len(scales))))
+    optimum = data.mean(axis=0)
+    theta = np.zeros((study.repeats, len(scales)))
+    averages = Averages(theta, steps, study.gamma)
+    for start in range(0, steps, 512):
+        count = min(512, steps - start)
+        noise = stddev * rng.standard_normal((count, *theta.shape))
+        for b in noise:
+            gradient = scales * (theta - optimum)
+            theta = project(theta - study.learning_rate * (gradient + b))
+            averages.add(theta)
+    return {
+        name: 0.5 * (scales * (value - optimum) ** 2).sum(axis=1)
+        for name, value in averages.values.items()
+    }
+
+
+def worst_case(steps: int, gamma: float) -> dict[str, float]:
+    """Runs subgradient descent on max_i h_i·θ; returns the values by method.
+
+    h_i has a_j = 1 / (8 (T − j + 1)) at j < i and −√i / (2√T) at i; the minimum over
+    the unit ball is at most 0, and the start 0 has the value 0.
+    """
+    index = np.arange(1, steps + 2)
+    slope = np.where(index <= steps, 1 / (8.0 * np.maximum(steps - index + 1, 1)), 0)
+    drop = np.where(index <= steps, np.sqrt(index) / (2 * math.sqrt(steps)), 0.0)
+
+    def pieces(theta: np.ndarray) -> np.ndarray:
+        terms = slope * theta
+        return np.cumsum(terms) - terms - drop * theta
+
+    theta = np.zeros(steps + 1)
+    averages = Averages(theta[None], steps, gamma)
+    for t in range(1, steps + 1):
+        active = int(np.argmax(pieces(theta)))
+        gradient = np.where(np.arange(steps + 1) < active, slope, 0.0)
+        gradient[active] = -drop[active]
+        theta = project((theta - gradient / math.sqrt(t))[None])[0]
+        averages.add(theta[None])
+    return {name: float(pieces(v[0]).max()) for name, v in averages.values.items()}
+
+
+def slope_with_error(
+    x: np.ndarray, y: np.ndarray, error: np.ndarray
+) -> dict[str, float]:
+    """Fits y = a + b x by weighted least squares; returns b, its error and its z."""
+    weight = 1 / error**2
+    mean = np.average(x, weights=weight)
+    spread = (weight * (x - mean) ** 2).sum()
+    slope = float((weight * (x - mean) * y).sum() / spread)
+    return {
+        "slope": slope,
+        "error": float(spread**-0.5),
+        "z": float(slope * spread**0.5),
+        "intercept": float(np.average(y, weights=weight) - slope * mean),
+    }
+
+
+def run(study: Study) -> dict[str, Any]:
+    """Runs both problems and returns the figures."""
+    rng = np.random.default_rng(study.seed)
+    private = []
+    for exponent in study.exponents:
+        n = 2**exponent
+        excess = private_descent(n, study, rng)
+        # In the unit of the bound without its log factor: L ‖C‖ / (n √ρ).
+        unit = 2.0 * 2.0 / (n * math.sqrt(study.rho))
+        row: dict[str, Any] = {"n": n}
+        for name, values in excess.items():
+            error = values.std(ddof=1) / math.sqrt(len(values))
+            row[name] = float(values.mean() / unit)
+            row[f"{name}_error"] = float(error / unit)
+        for name in ("uta", "pda"):
+            ratio = row["last"] / row[name]
+            relative = [row[f"{m}_error"] / row[m] for m in ("last", name)]
+            row[f"last_over_{name}"] = ratio
+            row[f"last_over_{name}_error"] = ratio * math.hypot(*relative)
+        private.append(row)
+    worst = [
+        {
+            "steps": steps,
+            **{
+                name: value * math.sqrt(steps)
+                for name, value in worst_case(steps, study.gamma).items()
+            },
+        }
+        for steps in study.worst_case_steps
+    ]
+    x = np.log2([row["n"] for row in private])
+
+    def fit(key: str) -> dict[str, float]:
+        values, errors = (
+            np.array([r[k] for r in private]) for k in (key, key + "_error")
+        )
+        return slope_with_error(x, values, errors)
+
+    keys = ["last", "uta", "pda", "last_over_uta", "last_over_pda"]
+    return {
+        "study": dataclasses.asdict(study),
+        "private": private,
+        "worst_case": worst,
+        "per_doubling_of_n": {key: fit(key) for key in keys},
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Formats the figures for the terminal."""
+    lines = ["DP-GD: excess risk · n√ρ / (L‖C‖), ± standard error over repeats", ""]
+    lines.append(
+        f"{'n':>8}{'last':>16}{'UTA':>16}{'PDA':>16}{'last/UTA':>16}{'last/PDA':>16}"
+    )
+    for row in result["private"]:
+        cells = [
+            f"{row[k]:.4f} ± {row[k + '_error']:.4f}" for k in ("last", "uta", "pda")
+        ]
+        cells += [
+            f"{row[k]:.2f} ± {row[k + '_error']:.2f}"
+            for k in ("last_over_uta", "last_over_pda")
+        ]
+        lines.append(f"{row['n']:>8}" + "".join(f"{c:>16}" for c in cells))
+    lines += ["", "growth per doubling of n (weighted least squares):"]
+    for key, fit in result["per_doubling_of_n"].items():
+        lines.append(
+            f"{key:>16}: {fit['slope']:+.4f} ± {fit['error']:.4f} (z = {fit['z']:+.1f})"
+        )
+    lines += ["", "worst case without noise: excess · √T", ""]
+    lines.append(f"{'T':>8}{'last':>10}{'UTA':>10}{'PDA':>10}")
+    for row in result["worst_case"]:
+        lines.append(
+            f"{row['steps']:>8}" + "".join(f"{row[m]:>10.4f}" for m in METHODS)
+        )
+    return "\n".join(lines)
+
+
+def draw(result: dict[str, Any], path: pathlib.Path) -> None:
+    """Draws both problems and the ratio that grows with log n."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(15, 4.4), layout="constrained"
+    )
+    private, worst = result["private"], result["worst_case"]
+    n = np.array([row["n"] for row in private])
+    for name in METHODS:
+        left.errorbar(
+            n,
+            [row[name] for row in private],
+            [2 * row[f"{name}_error"] for row in private],
+            fmt="o-",
+            capsize=3,
+            label=_LABELS[name],
+        )
+        right.plot(
+            [row["steps"] for row in worst],
+            [row[name] for row in worst],
+            "o-",
+            label=_LABELS[name],
+        )
+    left.set(
+        xlabel="n",
+        ylabel="excess risk · n√ρ / (L‖C‖)",
+        title="DP-GD, ρ-zCDP: only the last iterate grows",
+    )
+    for name in ("uta", "pda"):
+        key = f"last_over_{name}"
+        points = middle.errorbar(
+            n,
+            [row[key] for row in private],
+            [2 * row[f"{key}_error"] for row in private],
+            fmt="o",
+            capsize=3,
+            label=f"last / {_LABELS[name]}",
+        )
+        fit = result["per_doubling_of_n"][key]
+        middle.plot(
+            n,
+            fit["intercept"] + fit["slope"] * np.log2(n),
+            "--",
+            color=points[0].get_color(),
+            label=f"a + {fit['slope']:.3f} log₂ n",
+        )
+    middle.set(xlabel="n", ylabel="ratio of excess risks", title="The log factor")
+    right.set(
+        xlabel="T",
+        ylabel="excess · √T",
+        title="Worst case without noise (steps 1/√t)",
+    )
+    for axes in (left, middle, right):
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main(argv: list[str]) -> None:
+    out = pathlib.Path(flags.FLAGS.out)
+    result = run(Study(repeats=flags.FLAGS.repeats, seed=flags.FLAGS.seed))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "tail_averaging.json").write_text(json.dumps(result, indent=1))
+    draw(result, out / "tail_averaging.png")
+    print(table(result))
+    print(f"\nWrote {out / 'tail_averaging.json'} and {out / 'tail_averaging.png'}")
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("out", "results/tail_averaging", "Where the results go.")
+    flags.DEFINE_integer("repeats", 256, "Repeats for each n.", lower_bound=2)
+    flags.DEFINE_integer("seed", 0, "Seeds data and noise.")
+    app.run(main)
