@@ -1,14 +1,30 @@
 """Correlated noise as streams: identity, tree, banded, buffered and dense.
 
 Example:
-  >>> mechanism = tree(estimator='honaker', rounds=100)
+  >>> mechanism = blt(rounds=2000, buffers=3)
   >>> like = {'w': np.zeros(3, np.float32)}
   >>> state = mechanism.init(like, seed=(1, 2))
   >>> state, noise = mechanism.next(state, like)
 """
 
+from tff_agg.noise.banded import banded, banded_from, banded_square_root
+from tff_agg.noise.blt import blt, blt_from
+from tff_agg.noise.dense import dense, dense_from
 from tff_agg.noise.mechanism import Mechanism, Stream, identity
 from tff_agg.noise.restart import restart_every
 from tff_agg.noise.tree import tree
 
-__all__ = ["Mechanism", "Stream", "identity", "restart_every", "tree"]
+__all__ = [
+    "Mechanism",
+    "Stream",
+    "banded",
+    "banded_from",
+    "banded_square_root",
+    "blt",
+    "blt_from",
+    "dense",
+    "dense_from",
+    "identity",
+    "restart_every",
+    "tree",
+]

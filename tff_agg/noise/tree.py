@@ -84,7 +84,7 @@ def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
         return c
 
     def regular(position: Any, draw: Draw, backend: str) -> Structure:
-        """Takes from z_t the nodes it swallows: those that end at t − 1, t − 2, t − 4."""
+        """Takes from z_t the nodes it swallows, which end at t − 1, t − 2, t − 4."""
         t = position + 1
 
         def more(step, total):

@@ -1,0 +1,246 @@
+"""Buffered linear Toeplitz noise: near the best Toeplitz matrix with a few buffers.
+
+C has ones on the diagonal and Σⱼ ωⱼ·θⱼ^(i−1) on its i-th sub-diagonal. Solving Cw = z
+row by row needs only the d sums sⱼ = Σᵢ θⱼ^(i−1)·w_{t−i}: w = z − Σ ωⱼsⱼ, and then
+sⱼ ← θⱼsⱼ + w. One draw and 2d multiply-adds a parameter a round.
+"""
+
+import functools
+import math
+import os
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+from scipy.special import expit, logit
+
+from tff_agg.noise import cache as caches
+from tff_agg.noise import draws, toeplitz
+from tff_agg.noise.mechanism import Mechanism, Stream
+
+
+def blt_from(
+    decays: tuple[float, ...], weights: tuple[float, ...], **told: Any
+) -> Mechanism:
+    """Builds the mechanism with the given θ (decays) and ω (weights).
+
+    Args:
+      decays: θ, one for each buffer, each in (0, 1).
+      weights: ω, one for each buffer, not negative, adding up to at most 1; the
+        coefficients then fall and the sensitivity has a closed form.
+      **told: Further parameters to report.
+
+    Example:
+      >>> blt_from((0.5,), (0.25,)).toeplitz(4)
+      array([1.    , 0.25  , 0.125 , 0.0625])
+    """
+    theta = tuple(float(value) for value in decays)
+    omega = tuple(float(value) for value in weights)
+    if not theta or len(theta) != len(omega):
+        raise ValueError(
+            f"decays and weights must be as many and at least one: {theta}, {omega}"
+        )
+    if not all(0 < value < 1 for value in theta):
+        raise ValueError(f"decays must be in (0, 1), got {theta}")
+    if not all(value >= 0 for value in omega) or sum(omega) > 1 + 1e-12:
+        raise ValueError(
+            f"weights must be non-negative and add up to at most 1, got {omega}"
+        )
+
+    def column(n: int) -> np.ndarray:
+        return _column(np.array(theta), np.array(omega), n)
+
+    def start(like, backend):
+        return tuple(draws.zeros(like, backend) for _ in theta)
+
+    def step(buffers, position, draw, like, backend):
+        taken = [(-w, s) for w, s in zip(omega, buffers, strict=True)]
+        noise = draws.combine([(1.0, draw(position)), *taken])
+        kept = tuple(
+            draws.combine([(t, s), (1.0, noise)])
+            for t, s in zip(theta, buffers, strict=True)
+        )
+        return kept, noise
+
+    return Mechanism(
+        name="blt",
+        stream=Stream(start, step),
+        matrix=lambda n: toeplitz.explicit(column(n)),
+        buffers=len(theta),
+        parameters={"decays": list(theta), "weights": list(omega), **told},
+        toeplitz=column,
+    )
+
+
+def blt(
+    rounds: int,
+    buffers: int = 3,
+    *,
+    separation: int | None = None,
+    participations: int = 1,
+    momentum_decay: float = 0.0,
+    metric: str = "mean",
+    cache: str | os.PathLike | None = None,
+) -> Mechanism:
+    """Optimises a buffered linear Toeplitz mechanism.
+
+    Args:
+      rounds: The run's length, for which it is optimised. It serves longer runs too.
+      buffers: d, the model-sized buffers; 2 to 4 are nearly as good as any number.
+      separation: The least distance of two participations of a user.
+      participations: The most participations of a user.
+      momentum_decay: Decay of the server's momentum; 0 optimises prefix sums.
+      metric: 'mean' squared error over the rounds, or the 'max'.
+      cache: A folder for results, None for no cache.
+
+    Returns:
+      The mechanism.
+
+    Example:
+      >>> blt(rounds=100, buffers=2).buffers
+      2
+    """
+    if not isinstance(buffers, int) or not 1 <= buffers <= 8:
+        raise ValueError(f"buffers must be an integer from 1 to 8, got {buffers!r}")
+    separation = check_schema(rounds, separation, participations)
+    toeplitz.error_weights(1, metric)
+    inputs = {
+        "kind": "blt",
+        "rounds": rounds,
+        "buffers": buffers,
+        "separation": separation,
+        "participations": participations,
+        "momentum_decay": momentum_decay,
+        "metric": metric,
+    }
+    found = caches.cached(
+        cache,
+        inputs,
+        lambda: _optimise(
+            rounds, buffers, separation, participations, momentum_decay, metric
+        ),
+    )
+    theta, omega = found
+    told = {key: value for key, value in inputs.items() if key != "kind"}
+    return blt_from(tuple(theta), tuple(omega), optimised_for=told)
+
+
+def check_schema(rounds: int, separation: int | None, participations: int) -> int:
+    """Checks what a mechanism is optimised for and returns the separation."""
+    if not isinstance(rounds, int | np.integer) or rounds < 1:
+        raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
+    if not isinstance(participations, int | np.integer) or participations < 1:
+        raise ValueError(
+            f"participations must be a positive integer, got {participations!r}"
+        )
+    if separation is None:
+        if participations > 1:
+            raise ValueError(
+                f"participations={participations} needs a separation of the rounds"
+            )
+        return rounds
+    if separation < 1 or (participations - 1) * separation >= rounds:
+        raise ValueError(
+            f"participations={participations} at separation={separation} do not fit "
+            f"into rounds={rounds}"
+        )
+    return separation
+
+
+def _column(theta: np.ndarray, omega: np.ndarray, n: int) -> np.ndarray:
+    """Returns the first n coefficients of C."""
+    with np.errstate(under="ignore"):
+        tail = omega @ theta[:, None] ** np.arange(n - 1)[None, :]
+    return np.concatenate([[1.0], tail])
+
+
+def _rational(theta: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns C's power series as a ratio of two polynomials of degree d."""
+    factors = [np.array([1.0, -value]) for value in theta]
+
+    def product(skip: int | None = None) -> np.ndarray:
+        kept = [factor for i, factor in enumerate(factors) if i != skip]
+        return functools.reduce(np.convolve, kept, np.ones(1))
+
+    under = product()
+    over = under.copy()
+    for i, weight in enumerate(omega):
+        over[1:] += weight * product(skip=i)
+    return over, under
+
+
+def _optimise(
+    n: int, d: int, separation: int, participations: int, decay: float, metric: str
+) -> np.ndarray:
+    """Minimises log(error² · sensitivity²) by L-BFGS from several starts."""
+    workload = toeplitz.workload_column(n, decay)
+    weights = toeplitz.error_weights(n, metric)
+    powers = np.arange(n - 1, dtype=float)
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        theta = expit(x[:d])
+        total = expit(x[d])
+        shares = np.exp(x[d + 1 :] - x[d + 1 :].max())
+        shares /= shares.sum()
+        omega = total * shares
+        grid = theta[:, None] ** powers[None, :]
+        column = np.concatenate([[1.0], omega @ grid])
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = toeplitz.error_with_gradient(
+                column, workload, weights, _rational(theta, omega)
+            )
+        spread = toeplitz.spread_with_gradient(column, n, separation, participations)
+        value = math.log(error.value) + math.log(spread.value)
+        if not math.isfinite(value):
+            return 1e6, np.zeros_like(x)
+        slope = (error.gradient / error.value + spread.gradient / spread.value)[1:]
+        by_omega = grid @ slope
+        inner = np.zeros_like(grid)
+        inner[:, 1:] = grid[:, :-1] * powers[1:]
+        by_theta = omega * (inner @ slope)
+        by_total = shares @ by_omega
+        by_share = omega * (by_omega - by_total)
+        gradient = np.concatenate(
+            [
+                by_theta * theta * (1 - theta),
+                [by_total * total * (1 - total)],
+                by_share,
+            ]
+        )
+        return value, gradient
+
+    best = None
+    for farthest in _starts(n):
+        x0 = _start(d, farthest, n, decay)
+        found = scipy.optimize.minimize(
+            objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": 1500}
+        )
+        if best is None or found.fun < best.fun:
+            best = found
+    assert best is not None
+    theta = expit(best.x[:d])
+    shares = np.exp(best.x[d + 1 :] - best.x[d + 1 :].max())
+    omega = expit(best.x[d]) * shares / shares.sum()
+    order = np.argsort(-theta)
+    return np.stack([theta[order], omega[order]])
+
+
+def _starts(n: int) -> list[float]:
+    """Returns longest memories, in rounds, from which to start the search."""
+    return [max(2.0, n * part) for part in (1.0, 0.25)]
+
+
+def _start(d: int, farthest: float, n: int, decay: float) -> np.ndarray:
+    """Returns decays with memories spread from a few rounds to `farthest`.
+
+    The weights are fitted to the square root of the workload.
+    """
+    memory = np.geomspace(farthest, 2.0, d) if d > 1 else np.array([farthest**0.5])
+    theta = np.clip(1 - 1 / (memory + 1), 0.05, 1 - 1e-7)
+    target = toeplitz.square_root(max(n, 2), decay)[1:]
+    scale = 1 / target
+    grid = theta[:, None] ** np.arange(len(target))[None, :]
+    omega, _ = scipy.optimize.nnls((grid * scale).T, target * scale)
+    omega = np.maximum(omega, 1e-4)
+    total = min(max(omega.sum(), 0.02), 0.98)
+    return np.concatenate([logit(theta), [logit(total)], np.log(omega / omega.sum())])

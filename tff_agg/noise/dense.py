@@ -1,0 +1,138 @@
+"""Dense noise: the best lower-triangular matrix for a workload, one participation.
+
+Among all C with unit columns, the one with the least total error ‖AC⁻¹‖² satisfies a
+fixed-point equation in n unknowns. Every round's noise depends on all earlier draws,
+which are regenerated: no buffers, t draws in round t. It is the yardstick, and usable
+for small models.
+"""
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from tff_agg.noise import cache as caches
+from tff_agg.noise import draws, toeplitz
+from tff_agg.noise.mechanism import Mechanism, Stream
+
+
+def dense_from(matrix: np.ndarray, **told: Any) -> Mechanism:
+    """Builds the mechanism with any lower-triangular C.
+
+    Args:
+      matrix: C, lower triangular with a positive diagonal.
+      **told: Further parameters to report.
+
+    Example:
+      >>> dense_from(np.eye(3)).max_rounds
+      3
+    """
+    c = np.array(matrix, np.float64)
+    if c.ndim != 2 or c.shape[0] != c.shape[1] or not np.isfinite(c).all():
+        raise ValueError(f"matrix must be square and finite, got shape {c.shape}")
+    if np.triu(c, 1).any() or not (np.diag(c) > 0).all():
+        raise ValueError("matrix must be lower triangular with a positive diagonal")
+    c.flags.writeable = False
+    rounds = len(c)
+    inverse = scipy.linalg.solve_triangular(c, np.eye(rounds), lower=True)
+
+    def step(buffers, position, draw, like, backend):
+        row = _row(inverse, position, backend)
+
+        def more(at, total):
+            return at < position
+
+        def body(at, total):
+            return at + 1, draws.combine([(1.0, total), (row[at], draw(at))])
+
+        total = draws.combine([(row[position], draw(position))])
+        first = draws.counter_in(backend, 0)
+        return (), draws.while_loop(more, body, (first, total), backend)[1]
+
+    return Mechanism(
+        name="dense",
+        stream=Stream(start=lambda like, backend: (), step=step),
+        matrix=lambda n: c[:n, :n].copy(),
+        max_rounds=rounds,
+        parameters={"rounds": rounds, **told},
+    )
+
+
+def dense(
+    rounds: int,
+    *,
+    momentum_decay: float = 0.0,
+    tolerance: float = 1e-6,
+    cache: str | os.PathLike | None = None,
+) -> Mechanism:
+    """Finds the best lower-triangular factorisation for one participation.
+
+    Args:
+      rounds: The run's length; no other is served.
+      momentum_decay: Decay of the server's momentum; 0 optimises prefix sums.
+      tolerance: Relative gap between the error found and its lower bound.
+      cache: A folder for results, None for no cache.
+
+    Returns:
+      The mechanism, with columns of C of norm 1.
+
+    Example:
+      >>> dense(rounds=64).matrix(64).shape
+      (64, 64)
+    """
+    if not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"tolerance must be in (0, 1), got {tolerance!r}")
+    inputs = {
+        "kind": "dense",
+        "rounds": rounds,
+        "momentum_decay": momentum_decay,
+        "tolerance": tolerance,
+    }
+    workload = toeplitz.explicit(toeplitz.workload_column(rounds, momentum_decay))
+    found = caches.cached(cache, inputs, lambda: optimal(workload, tolerance))
+    return dense_from(found, momentum_decay=momentum_decay)
+
+
+def optimal(workload: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
+    """Returns the lower-triangular C with unit columns and least ‖AC⁻¹‖.
+
+    With G = AᵀA and X = CᵀC the problem is min tr(G X⁻¹) with ones on X's diagonal.
+    Its dual is max 2·tr (√v G √v)^½ − Σv, at whose optimum v is the diagonal of that
+    square root; iterating just this converges, and the dual bounds what is left.
+    """
+    gram = workload.T @ workload
+    root = None
+    v = np.sqrt(np.diag(gram))
+    for _ in range(200):
+        scale = np.sqrt(v)
+        values, vectors = scipy.linalg.eigh(scale[:, None] * gram * scale)
+        values = np.sqrt(np.maximum(values, 0.0))
+        root = (vectors * values) @ vectors.T
+        x = root / np.outer(scale, scale)
+        # Rescaling to unit columns makes X feasible: an upper bound of the optimum.
+        norms = np.sqrt(np.diag(x))
+        inverse_root = (vectors / values) @ vectors.T
+        inverse = inverse_root * np.outer(scale, scale) * np.outer(norms, norms)
+        primal = float(np.sum(gram * inverse))
+        dual = float(2 * values.sum() - v.sum())
+        if primal - dual <= tolerance * abs(dual):
+            break
+        v = np.diag(root).copy()
+    feasible = x / np.outer(norms, norms)
+    # Reversing rows and columns turns the Cholesky factor into CᵀC = X, C lower.
+    lower = np.linalg.cholesky(feasible[::-1, ::-1])
+    return np.tril(lower.T[::-1, ::-1])
+
+
+def _row(inverse: np.ndarray, position: Any, backend: str) -> Any:
+    """Returns one row of C⁻¹ in the library `backend`."""
+    if backend == "tf":
+        tf = sys.modules["tensorflow"]
+        return tf.gather(tf.constant(inverse, tf.float32), position)
+    if backend == "jax":
+        return sys.modules["jax"].numpy.asarray(inverse)[position]
+    return inverse[int(position)]

@@ -1,0 +1,141 @@
+"""Lower-triangular Toeplitz matrices as power series, and the error they leave.
+
+A lower-triangular Toeplitz matrix is its first column; products and inverses are those
+of power series. If the noise C⁻¹z goes through a workload A (what training does with
+the rounds' sums), what comes out has the rows of B = AC⁻¹. For a single unit of noise
+multiplier the error also carries the sensitivity of C.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.signal
+
+METRICS = ("mean", "max")
+
+
+def prefix_sum(n: int) -> np.ndarray:
+    """Returns the first column of the running-sum workload: plain SGD."""
+    return np.ones(n)
+
+
+def momentum(n: int, decay: float) -> np.ndarray:
+    """Returns the first column of the workload of SGD with heavy-ball momentum.
+
+    A step t moves the model by Σ_{i ≤ t} decay^(t − i)·g_i; the model is the sum of
+    the steps.
+
+    Example:
+      >>> momentum(3, 0.5)
+      array([1.  , 1.5 , 1.75])
+    """
+    if not 0 <= decay < 1:
+        raise ValueError(f"decay must be in [0, 1), got {decay!r}")
+    return np.cumsum(decay ** np.arange(n, dtype=float))
+
+
+def workload_column(n: int, momentum_decay: float = 0.0) -> np.ndarray:
+    """Returns the workload's first column; decay 0 is the prefix sum."""
+    return momentum(n, momentum_decay)
+
+
+def square_root(n: int, momentum_decay: float = 0.0) -> np.ndarray:
+    """Returns the first column of the square root of the workload, in closed form.
+
+    The power series of the workload is 1/((1 − x)(1 − decay·x)); its square root is a
+    product of two binomial series.
+
+    Example:
+      >>> square_root(3)
+      array([1.   , 0.5  , 0.375])
+    """
+    steps = np.arange(1, n)
+    binomial = np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
+    if momentum_decay == 0.0:
+        return binomial
+    other = binomial * momentum_decay ** np.arange(n)
+    return scipy.signal.fftconvolve(binomial, other)[:n]
+
+
+def explicit(column: np.ndarray) -> np.ndarray:
+    """Returns the lower-triangular Toeplitz matrix of a first column."""
+    return scipy.linalg.toeplitz(column, np.zeros(len(column)))
+
+
+def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Divides power series, as many terms as the numerator has."""
+    return scipy.signal.lfilter([1.0], denominator, numerator)
+
+
+def error_weights(n: int, metric: str) -> np.ndarray:
+    """Returns how B's squared coefficients add up to the squared error."""
+    if metric not in METRICS:
+        raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
+    return np.arange(n, 0, -1) / n if metric == "mean" else np.ones(n)
+
+
+def squared_error(column: np.ndarray, workload: np.ndarray, metric: str) -> float:
+    """Returns the mean (or largest) squared error of the rounds, without sensitivity.
+
+    Args:
+      column: First column of C, possibly shorter than the workload (banded).
+      workload: First column of A, one entry a round.
+      metric: 'mean' over the rounds or 'max'.
+    """
+    rows = divide(workload, column)
+    return float(error_weights(len(workload), metric) @ rows**2)
+
+
+class Value(NamedTuple):
+    """A number and its gradient with respect to the first column of C."""
+
+    value: float
+    gradient: np.ndarray
+
+
+def error_with_gradient(
+    column: np.ndarray,
+    workload: np.ndarray,
+    weights: np.ndarray,
+    series: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Value:
+    """Returns the squared error and its gradient in len(column) coefficients.
+
+    Args:
+      column: First column of C.
+      workload: First column of A.
+      weights: From `error_weights`.
+      series: (numerator, denominator) of a short rational form of C, if there is one;
+        dividing by it is much cheaper than by a long column.
+    """
+    over, under = series if series is not None else (column, np.ones(1))
+    rows = scipy.signal.lfilter(under, over, workload)
+    again = scipy.signal.lfilter(under, over, rows)
+    pull = 2 * weights * rows
+    # d rows = −(rows / c)·dc as power series: its adjoint is a correlation.
+    lags = scipy.signal.fftconvolve(pull[::-1], again)[: len(workload)][::-1]
+    return Value(float(weights @ rows**2), -lags[: len(column)])
+
+
+def spread_with_gradient(
+    column: np.ndarray, n: int, separation: int, participations: int
+) -> Value:
+    """Returns the squared norm of the columns 0, b, 2b, … of C added up.
+
+    That is the squared sensitivity where the coefficients are non-negative and fall.
+    """
+    total = np.zeros(n)
+    starts = [i * separation for i in range(participations) if i * separation < n]
+    for start in starts:
+        stop = min(n, start + len(column))
+        total[start:stop] += column[: stop - start]
+    gradient = np.zeros(len(column))
+    for start in starts:
+        stop = min(n, start + len(column))
+        gradient[: stop - start] += 2 * total[start:stop]
+    return Value(float(total @ total), gradient)
+
+
+Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
