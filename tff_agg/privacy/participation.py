@@ -7,7 +7,6 @@ rounds that the schema allows.
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,7 +154,6 @@ class FixedEpochOrder:
 
     Attributes:
       epoch_length: Rounds an epoch.
-      epochs: The most epochs one user takes part in; None for as many as fit.
 
     Example:
       >>> FixedEpochOrder(epoch_length=100).largest(250)
@@ -163,25 +161,14 @@ class FixedEpochOrder:
     """
 
     epoch_length: int
-    epochs: int | None = None
 
     def __post_init__(self) -> None:
         _check_count("epoch_length", self.epoch_length)
-        if self.epochs is not None:
-            _check_count("epochs", self.epochs)
 
     def largest(self, rounds: int) -> int:
-        """Returns the most participations; refuses a claim that cannot fit."""
+        """Returns the most participations one user can have in `rounds`."""
         _check_rounds(rounds)
-        fits = math.ceil(rounds / self.epoch_length)
-        if self.epochs is None:
-            return fits
-        if self.epochs > fits:
-            raise ValueError(
-                f"epochs={self.epochs} of epoch_length={self.epoch_length} do not fit "
-                f"into rounds={rounds}: at most {fits} do"
-            )
-        return self.epochs
+        return -(-rounds // self.epoch_length)
 
     def spacing(self, rounds: int) -> int:
         """Returns the least distance between two participations of a user."""
@@ -189,37 +176,25 @@ class FixedEpochOrder:
         return min(self.epoch_length, rounds)
 
     def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
-        """Yields the allowed sets of rounds that cannot be extended.
-
-        With fewer `epochs` than fit, a user may skip some, but takes part in at most
-        that many of the rounds that are its own.
-        """
-        limit = self.largest(rounds)
-        for start in range(min(self.epoch_length, rounds)):
-            own = range(start, rounds, self.epoch_length)
-            yield from itertools.combinations(own, min(limit, len(own)))
+        """Yields the allowed sets of rounds that cannot be extended."""
+        for start in range(self.spacing(rounds)):
+            yield tuple(range(start, rounds, self.epoch_length))
 
     def allows(self, participations: list[int]) -> bool:
         """Tells whether one user may take part in exactly these rounds."""
-        residues = {position % self.epoch_length for position in participations}
-        limit = self.epochs
-        return len(residues) <= 1 and (limit is None or len(participations) <= limit)
+        distinct = len(set(participations)) == len(participations)
+        return distinct and len({i % self.epoch_length for i in participations}) <= 1
 
     def describe(self) -> str:
         """Says the promise in words."""
-        often = "" if self.epochs is None else f", at most {self.epochs} times"
         return (
             f"every epoch of {self.epoch_length} rounds visits the users in the same "
-            f"order, so a user's rounds are whole epochs apart{often}"
+            "order, so a user's rounds are whole epochs apart"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the schema as JSON values."""
-        return {
-            "schema": "fixed_epoch_order",
-            "epoch_length": self.epoch_length,
-            "epochs": self.epochs,
-        }
+        return {"schema": "fixed_epoch_order", "epoch_length": self.epoch_length}
 
 
 Participation = AtMostOnce | MinSeparation | FixedEpochOrder

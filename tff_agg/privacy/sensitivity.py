@@ -1,17 +1,25 @@
 """How far one user can move Cx: the sensitivity of a mechanism.
 
-If a user's clipped update is at most 1 long in each round it takes part in, the
-squared sensitivity is at most the largest Σ |XᵢXⱼ| over pairs of its rounds, where X
-holds the columns of C. That is exact where no two columns that can meet have a
-negative product, because then the worst user sends the same vector every time.
+A user whose clipped update is at most 1 long in each of its rounds moves Cx by
+‖Σᵢ cᵢ ⊗ uᵢ‖, over the columns cᵢ of C at those rounds. Its square is at most
+Σᵢⱼ |⟨cᵢ, cⱼ⟩|, and exactly that where the inner products are not negative: the worst
+user then sends the same vector every time. All methods below find the largest such sum
+over the sets of rounds that a schema allows, or a bound from above. C is lower
+triangular, so what a user sends may depend on all noise before.
 """
 
+import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy.participation import AtMostOnce, Participation
+from tff_agg.privacy import tree_sensitivity
+from tff_agg.privacy.participation import FixedEpochOrder, Participation
+
+# Up to so many allowed sets of rounds are simply tried one by one.
+_FEW_PATTERNS = 20_000
 
 
 class Sensitivity(NamedTuple):
@@ -31,11 +39,106 @@ class Sensitivity(NamedTuple):
 def sensitivity(
     mechanism: Mechanism, participation: Participation, rounds: int
 ) -> Sensitivity:
-    """Computes the sensitivity of a mechanism under a participation schema."""
+    """Computes the sensitivity of a mechanism under a participation schema.
+
+    Args:
+      mechanism: The noise mechanism.
+      participation: In which rounds one user may take part.
+      rounds: The length of the run.
+
+    Returns:
+      The sensitivity for updates of norm at most 1.
+
+    Example:
+      >>> sensitivity(tree(), AtMostOnce(), 2000).value ** 2
+      11.0
+    """
     n = mechanism.check_rounds(rounds)
-    participation.largest(n)
-    if isinstance(participation, AtMostOnce):
-        encoder = (mechanism.encoder or mechanism.matrix)(n)
+    most = participation.largest(n)
+    spacing = participation.spacing(n)
+    if mechanism.forest is not None:
+        squared = tree_sensitivity.squared(mechanism.forest(n), participation)
+        return Sensitivity(math.sqrt(squared), True, "tree, dynamic programming")
+    if mechanism.toeplitz is not None:
+        column = np.asarray(mechanism.toeplitz(n), np.float64)
+        if most == 1:
+            return Sensitivity(_norm(column), True, "Toeplitz, first column")
+        if (column >= 0).all() and (np.diff(column) <= 0).all():
+            # Falling coefficients: the columns 0, b, 2b, … overlap the most.
+            return Sensitivity(
+                _norm(_added_up(column, spacing, most)),
+                True,
+                "Toeplitz, falling coefficients",
+            )
+    encoder = (mechanism.encoder or mechanism.matrix)(n)
+    if most == 1:
         norms = np.square(encoder).sum(axis=0)
-        return Sensitivity(float(np.sqrt(norms.max())), True, "largest column")
-    raise NotImplementedError
+        return Sensitivity(math.sqrt(norms.max()), True, "largest column")
+    gram = encoder.T @ encoder
+    if isinstance(participation, FixedEpochOrder):
+        return _over_patterns(gram, list(participation.patterns(n)))
+    if mechanism.bands is not None and mechanism.bands <= spacing:
+        squared = best_sum(np.diag(gram), spacing, most)
+        return Sensitivity(math.sqrt(squared), True, "banded, orthogonal columns")
+    patterns = list(itertools.islice(participation.patterns(n), _FEW_PATTERNS + 1))
+    if len(patterns) <= _FEW_PATTERNS:
+        return _over_patterns(gram, patterns)
+    return Sensitivity(
+        math.sqrt(upper_bound(gram, spacing, most)), False, "bound by rows"
+    )
+
+
+def _norm(vector: np.ndarray) -> float:
+    return float(np.linalg.norm(vector))
+
+
+def _added_up(column: np.ndarray, spacing: int, most: int) -> np.ndarray:
+    """Adds up `most` copies of a column, each `spacing` rounds later."""
+    total = np.zeros(len(column))
+    for start in range(0, min(most * spacing, len(column)), spacing):
+        total[start:] += column[: len(column) - start]
+    return total
+
+
+def _over_patterns(gram: np.ndarray, patterns: list[tuple[int, ...]]) -> Sensitivity:
+    """Tries every allowed set of rounds."""
+    magnitude = np.abs(gram)
+    best = max(patterns, key=lambda p: magnitude[np.ix_(p, p)].sum())
+    value = float(magnitude[np.ix_(best, best)].sum())
+    exact = bool((gram[np.ix_(best, best)] >= 0).all())
+    return Sensitivity(math.sqrt(value), exact, "every pattern")
+
+
+def best_sum(values: np.ndarray, spacing: int, most: int) -> float:
+    """Returns the largest sum of at most `most` entries `spacing` apart.
+
+    Example:
+      >>> best_sum(np.array([3.0, 4.0, 3.0]), spacing=2, most=2)
+      6.0
+    """
+    return float(_best_sums(np.asarray(values)[None, :], spacing, most)[0])
+
+
+def _best_sums(rows: np.ndarray, spacing: int, most: int) -> np.ndarray:
+    """Does `best_sum` for every row at once, by dynamic programming from the end."""
+    count, n = rows.shape
+    allowed = np.zeros((n + 1, count))
+    for _ in range(most):
+        # after[j]: the best with one more entry, all of them from j on.
+        after = np.zeros((n + 1, count))
+        for j in range(n - 1, -1, -1):
+            taken = rows[:, j] + allowed[min(n, j + spacing)]
+            after[j] = np.maximum(after[j + 1], taken)
+        allowed = after
+    return allowed[0]
+
+
+def upper_bound(gram: np.ndarray, spacing: int, most: int) -> float:
+    """Bounds the squared sensitivity for any C, signs and all.
+
+    The sum over pairs is the sum, over a user's rounds i, of Σⱼ |⟨cᵢ, cⱼ⟩|. Each of
+    these is at most its largest value over all sets with the right spacing; then so is
+    the sum of the largest of them.
+    """
+    per_round = _best_sums(np.abs(gram), spacing, most)
+    return best_sum(per_round, spacing, most)
