@@ -20,27 +20,36 @@ from stackoverflow.download import download
 from stackoverflow.sources import SPLITS
 from stackoverflow.token_store import TokenStore
 
-_SOURCE = flags.DEFINE_enum(
-    "source", "synthetic", ["synthetic", "parquet", "official"], "What to read."
-)
-_PATH = flags.DEFINE_string("path", None, "The file or folder to read.")
-_OUT = flags.DEFINE_string("out", None, "The folder of the store to make.")
-_VOCAB_SIZE = flags.DEFINE_integer(
-    "vocab_size", 10_000, "Words kept: the most frequent ones of the train split."
-)
-_MAX_TOKENS = flags.DEFINE_integer("max_tokens", 20, "Words kept of a sentence.")
-_WORKERS = flags.DEFINE_integer(
-    "workers", None, "Processes; the number of cores by default."
-)
-_DOWNLOAD = flags.DEFINE_boolean(
-    "download", False, "Official source: fetch the published file first."
-)
-_RESTART = flags.DEFINE_boolean(
-    "restart", False, "Start over, and replace a store that is in --out."
-)
-_USERS = flags.DEFINE_integer("users", 2000, "Synthetic source: how many users.")
-_WORDS = flags.DEFINE_integer("words", 500, "Synthetic source: different words.")
-_SEED = flags.DEFINE_integer("seed", 0, "Synthetic source: its seed.")
+
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+    """Defines the flags of this binary, which others have under the same names."""
+    flags.DEFINE_enum(
+        "source",
+        "synthetic",
+        ["synthetic", "parquet", "official"],
+        "What to read.",
+        flag_values=values,
+    )
+    for name, text in (
+        ("path", "The file or folder to read; with --download, where to put it."),
+        ("out", "The folder of the store to make."),
+    ):
+        flags.DEFINE_string(name, None, text, flag_values=values)
+    for name, default, text in (
+        ("vocab_size", 10_000, "Words kept: the most frequent of the train split."),
+        ("max_tokens", 20, "Words kept of a sentence."),
+        ("workers", None, "Processes; the number of cores by default."),
+        ("users", 2000, "Synthetic source: how many users."),
+        ("words", 500, "Synthetic source: how many different words."),
+        ("seed", 0, "Synthetic source: its seed."),
+    ):
+        flags.DEFINE_integer(name, default, text, flag_values=values)
+    for name, text in (
+        ("download", "Official source: fetch the published file first."),
+        ("restart", "Start over, and replace a store that is in --out."),
+    ):
+        flags.DEFINE_boolean(name, False, text, flag_values=values)
+    flags.mark_flag_as_required("out", flag_values=values)
 
 
 class _Bar:
@@ -78,33 +87,31 @@ def _table(store: TokenStore) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str]) -> int:
-    """Runs the preparation that the flags describe."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments {argv[1:]}")
+def run(values: flags.FlagValues) -> int:
+    """Runs the preparation that the flags describe; returns the exit code."""
     bar = _Bar()
     began = time.monotonic()
     try:
-        path = _PATH.value
-        if _DOWNLOAD.value:
-            if _SOURCE.value != "official":
+        path = values.path
+        if values.download:
+            if values.source != "official":
                 raise ValueError("--download: only the official source has a download")
             path = download(path, progress=bar)
         source = data.make_source(
-            _SOURCE.value,
+            values.source,
             path,
-            users=_USERS.value,
-            words=_WORDS.value,
-            seed=_SEED.value,
+            users=values.users,
+            words=values.words,
+            seed=values.seed,
         )
         store = data.prepare_store(
             source,
-            _OUT.value,
-            vocab_size=_VOCAB_SIZE.value,
-            max_tokens=_MAX_TOKENS.value,
-            workers=_WORKERS.value or os.cpu_count() or 1,
+            values.out,
+            vocab_size=values.vocab_size,
+            max_tokens=values.max_tokens,
+            workers=values.workers or os.cpu_count() or 1,
             progress=bar,
-            restart=_RESTART.value,
+            restart=values.restart,
         )
     except (ValueError, OSError) as error:
         bar.close()
@@ -119,6 +126,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def main(argv: list[str]) -> int:
+    """Refuses stray arguments and runs."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments {argv[1:]}")
+    return run(flags.FLAGS)
+
+
 if __name__ == "__main__":
-    flags.mark_flag_as_required("out")
+    define_flags()
     app.run(main)

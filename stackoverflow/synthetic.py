@@ -2,10 +2,10 @@
 
 Every word belongs to a class. The class of the next word follows from the classes of
 the last two (a rule that a small LSTM learns; the last word alone leaves two classes
-open), except for a share of free choices. Within a class, words follow a Zipf law
-(exponent 2) whose ranking depends on the type of the post and on the topic of the sentence; users
-write about few topics. Questions and answers obey different rules and rankings over
-the same words, so a model of the one is wrong about the other.
+open), except for a share of free choices. Within a class, words follow a Zipf law with
+exponent 2 whose ranking depends on the type of the post and on the topic of the
+sentence; users write about few topics. Questions and answers obey different rules and
+rankings over the same words, so a model of the one is wrong about the other.
 
 All draws are integer or correctly rounded arithmetic on a Philox stream, so every
 machine makes the same sentences.
