@@ -1,0 +1,146 @@
+"""One LSTM layer over packed rows, forward and backward, without padding.
+
+What does not depend on the step before is one product over all steps: the input's
+projection in front of the time loop, the gradients of both kernels and of the input
+behind it. Inside the loop stay the recurrent product and element-wise operations, on
+the rows that are still alive. The loop is unrolled: sizes differ from step to step, the
+number of steps does not.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class Trace(NamedTuple):
+    """What the backward pass needs, each over all predictions in packed order.
+
+    The gates are after their activations: `taken` (input), `kept` (forget), `new`
+    (candidate) and `shown` (output), as Keras orders them. `cells` are before a step,
+    `squashed` is the tanh of the cells after it. `earlier` are the states before each
+    step but the first, where they are zero.
+    """
+
+    inputs: tf.Tensor
+    taken: tf.Tensor
+    kept: tf.Tensor
+    new: tf.Tensor
+    shown: tf.Tensor
+    cells: tf.Tensor
+    squashed: tf.Tensor
+    earlier: tf.Tensor
+
+
+class Gradients(NamedTuple):
+    """Gradients of the layer's inputs and weights."""
+
+    inputs: tf.Tensor
+    kernel: tf.Tensor
+    recurrent: tf.Tensor
+    bias: tf.Tensor
+
+
+def forward(
+    inputs: tf.Tensor,
+    sizes: tf.Tensor,
+    kernel: tf.Tensor,
+    recurrent: tf.Tensor,
+    bias: tf.Tensor,
+) -> tuple[tf.Tensor, Trace]:
+    """Runs the layer.
+
+    Args:
+      inputs: float32 [n, width], packed.
+      sizes: int32 [steps], rows alive at each step.
+      kernel: [width, 4 · units].
+      recurrent: [units, 4 · units].
+      bias: [4 · units].
+
+    Returns:
+      The states [n, units] in packed order, and what `backward` needs.
+    """
+    alive = tf.unstack(sizes)
+    drives = tf.split(tf.matmul(inputs, kernel) + bias, sizes, num=len(alive))
+    # An empty step: what the first one finds before it.
+    state = tf.zeros_like(drives[0][:, : recurrent.shape[0]])
+    cell = state
+    states, earlier, columns = [], [state[:0]], []
+    for step, drive in enumerate(drives):
+        if step:
+            state, cell = state[: alive[step]], cell[: alive[step]]
+            earlier.append(state)
+            drive += tf.matmul(state, recurrent)
+        taken, kept, new, shown = tf.split(drive, 4, axis=1)
+        taken, kept, shown = tf.sigmoid(taken), tf.sigmoid(kept), tf.sigmoid(shown)
+        new = tf.tanh(new)
+        before, cell = cell, kept * cell + taken * new
+        squashed = tf.tanh(cell)
+        state = shown * squashed
+        states.append(state)
+        columns.append((taken, kept, new, shown, before, squashed))
+    whole = [tf.concat(parts, 0) for parts in zip(*columns, strict=True)]
+    return tf.concat(states, 0), Trace(inputs, *whole, tf.concat(earlier, 0))
+
+
+def backward(
+    gradient: tf.Tensor,
+    sizes: tf.Tensor,
+    kernel: tf.Tensor,
+    recurrent: tf.Tensor,
+    trace: Trace,
+) -> Gradients:
+    """Returns the gradients, given that of the states [n, units]."""
+    alive = tf.unstack(sizes)
+    count = len(alive)
+    taken, kept, new, shown = trace.taken, trace.kept, trace.new, trace.shown
+    # Derivatives that are known before the loop, over all steps at once: what a change
+    # of the cell, or of the state, does to each gate's drive.
+    slopes = (
+        trace.new * taken * (1.0 - taken),
+        trace.cells * kept * (1.0 - kept),
+        taken * (1.0 - new * new),
+        trace.squashed * shown * (1.0 - shown),
+        shown * (1.0 - trace.squashed * trace.squashed),
+        kept,
+    )
+    steps = list(
+        zip(
+            *(tf.split(whole, sizes, num=count) for whole in (gradient, *slopes)),
+            strict=True,
+        )
+    )
+    transposed = _transpose(recurrent)
+    drives: list[tf.Tensor] = []
+    to_state = to_cell = None
+    for step in reversed(range(count)):
+        state, by_taken, by_kept, by_new, by_shown, by_cell, keep = steps[step]
+        if to_state is None:
+            cell = state * by_cell
+        else:
+            # Rows that end here hear nothing from the step behind.
+            missing = [[0, alive[step] - alive[step + 1]], [0, 0]]
+            state += tf.pad(to_state, missing)
+            cell = state * by_cell + tf.pad(to_cell, missing)
+        drive = tf.concat(
+            [cell * by_taken, cell * by_kept, cell * by_new, state * by_shown], 1
+        )
+        drives.append(drive)
+        if step:
+            to_state, to_cell = tf.matmul(drive, transposed), cell * keep
+    drive = tf.concat(drives[::-1], 0)
+    return Gradients(
+        inputs=tf.matmul(drive, kernel, transpose_b=True),
+        kernel=tf.matmul(trace.inputs, drive, transpose_a=True),
+        recurrent=tf.matmul(trace.earlier, drive[alive[0] :], transpose_a=True),
+        bias=tf.reduce_sum(drive, 0),
+    )
+
+
+def _transpose(matrix: tf.Tensor) -> tf.Tensor:
+    """Transposes in memory: thin products with a transposed factor are slow.
+
+    TensorFlow's optimizer would fold a plain transposition back into the products; a
+    reshape between them keeps it from doing so.
+    """
+    rows, columns = matrix.shape
+    return tf.reshape(tf.transpose(matrix[None], [0, 2, 1]), [columns, rows])
