@@ -115,8 +115,7 @@ def make_register(
         most = schema.max_participations or rounds
         return Register(members, population, schema.separation, most)
     if isinstance(schema, FixedEpochOrder):
-        most = schema.epochs or rounds
-        return _EpochRegister(members, population, schema.epoch_length, most)
+        return _EpochRegister(members, population, schema.epoch_length, rounds)
     raise TypeError(
         f"participation={schema!r}: must be AtMostOnce, MinSeparation or "
         "FixedEpochOrder"

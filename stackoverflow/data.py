@@ -41,7 +41,7 @@ def make_source(
     path: str | None = None,
     *,
     users: int = 2000,
-    words: int = 500,
+    words: int = 256,
     seed: int = 0,
 ) -> Source:
     """Returns a source by the name that flags use.
@@ -111,7 +111,7 @@ def prepare_store(
     Example:
       >>> store = prepare_store(SyntheticSource(users=100), '/tmp/store')
       >>> store.vocabulary.num_ids
-      504
+      262
     """
     for name, value in (
         ("vocab_size", vocab_size),

@@ -40,7 +40,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
         ("max_tokens", 20, "Words kept of a sentence."),
         ("workers", None, "Processes; the number of cores by default."),
         ("users", 2000, "Synthetic source: how many users."),
-        ("words", 500, "Synthetic source: how many different words."),
+        ("words", 256, "Synthetic source: how many different words."),
         ("seed", 0, "Synthetic source: its seed."),
     ):
         flags.DEFINE_integer(name, default, text, flag_values=values)

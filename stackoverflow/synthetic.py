@@ -163,7 +163,7 @@ class SyntheticSource:
     """
 
     users: int = 2000
-    words: int = 500
+    words: int = 256
     seed: int = 0
     max_sentences: int = 1000
     name: str = dataclasses.field(default="synthetic", init=False)

@@ -285,9 +285,7 @@ def test_small_populations_never_break_a_schema(data):
         st.one_of(
             st.just(AtMostOnce()),
             st.builds(MinSeparation, st.integers(1, 6), st.none() | st.integers(1, 4)),
-            st.builds(
-                FixedEpochOrder, st.integers(1, 6), st.none() | st.integers(1, 4)
-            ),
+            st.builds(FixedEpochOrder, st.integers(1, 6)),
         )
     )
     sampler = Sampler(
@@ -331,7 +329,6 @@ class Scripted:
         ([[1], [2], [1]], MinSeparation(3), "user 1 .* before 3 rounds"),
         ([[1], [1], [1]], MinSeparation(1, 2), "user 1 takes part 3 times"),
         ([[1], [2], [1]], FixedEpochOrder(3), "user 1 .* changes its round"),
-        ([[1], [1], [1]], FixedEpochOrder(1, 2), "user 1 takes part 3 times"),
     ],
 )
 def test_the_check_finds_every_kind_of_violation(cohorts, schema, message):
