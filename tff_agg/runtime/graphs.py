@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.runtime import loops
+
 # Operations that make a named resource: two lanes must not share one.
 _VARIABLE = "VarHandleOp"
 _TABLES = frozenset(
@@ -63,6 +65,7 @@ def program_of(computation: Any) -> Program:
     wanted = [_node_of(name) for name in fetches]
     if body.initialize_op:
         wanted.append(_node_of(body.initialize_op))
+    graph_def = loops.compile_reductions(graph_def)
     graph_def, resources = _slim(graph_def, inputs, wanted, body.initialize_op)
     signature = computation.type_signature
     return Program(

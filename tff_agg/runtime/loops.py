@@ -1,0 +1,176 @@
+"""Loops over a client's dataset that are compiled once, not once for each client.
+
+A Python `for` over a dataset becomes TensorFlow's `ReduceDataset` operation, which
+optimises and instantiates the loop's body anew each time it runs. For a language model
+that is as much work as a client's training itself. Here the operation is replaced by a
+call of a function with an iterator and a while loop around the very same body: it
+belongs to the function it stands in, and is optimised once together with it.
+"""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+_REDUCE = "ReduceDataset"
+_CALL = "StatefulPartitionedCall"
+# Datasets and their iterators live in main memory, also where the lane is a GPU.
+_HOST = "/device:CPU:0"
+
+_serial = itertools.count()
+
+
+def compile_reductions(graph_def: Any) -> Any:
+    """Returns the graph with loops in the place of all dataset reductions."""
+    result = tf.compat.v1.GraphDef()
+    result.CopyFrom(graph_def)
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    for node in result.node:
+        if node.op == _REDUCE:
+            result.library.function.extend(_replace(node, functions))
+    changed = set()
+    for function in list(result.library.function):
+        replaced = [node for node in function.node_def if node.op == _REDUCE]
+        for node in replaced:
+            result.library.function.extend(_replace(node, functions))
+        if replaced:
+            _rename_outputs(function, {node.name for node in replaced})
+            changed.add(function.signature.name)
+    _rename_functions(result, changed)
+    return result
+
+
+def _replace(node: Any, functions: dict[str, Any]) -> Iterable[Any]:
+    """Makes the reduction `node` a call and returns the functions that it needs."""
+    reducer = functions[node.attr["f"].func.name]
+    state = [tf.as_dtype(t) for t in node.attr["Tstate"].list.type]
+    captured = [tf.as_dtype(t) for t in node.attr["Targuments"].list.type]
+    shapes = [tf.TensorShape(s) for s in node.attr["output_shapes"].list.shape]
+    arguments = [tf.as_dtype(a.type) for a in reducer.signature.input_arg]
+    elements = range(len(state), len(arguments) - len(captured))
+    loop = _loop(
+        reducer.signature.name,
+        state=[tf.TensorSpec(s, t) for s, t in zip(shapes, state, strict=True)],
+        element=[tf.TensorSpec(_shape(reducer, i), arguments[i]) for i in elements],
+        captured=[tf.TensorSpec(None, t) for t in captured],
+    )
+    node.op = _CALL
+    node.ClearField("attr")
+    inputs = [tf.variant, *state, *captured]
+    node.attr["Tin"].list.type.extend(t.as_datatype_enum for t in inputs)
+    node.attr["Tout"].list.type.extend(t.as_datatype_enum for t in state)
+    node.attr["f"].func.name = loop.function_def.signature.name
+    return [loop.function_def, *loop.graph.as_graph_def().library.function]
+
+
+def _loop(
+    reducer: str,
+    *,
+    state: list[tf.TensorSpec],
+    element: list[tf.TensorSpec],
+    captured: list[tf.TensorSpec],
+) -> Any:
+    """Traces the loop that calls the function named `reducer` on each element."""
+    element_types = [spec.dtype for spec in element]
+    element_shapes = [spec.shape for spec in element]
+    kinds = {"output_types": element_types, "output_shapes": element_shapes}
+
+    def run(dataset: Any, *tensors: Any) -> list[Any]:
+        initial, others = tensors[: len(state)], tensors[len(state) :]
+        with tf.device(_HOST):
+            iterator = tf.raw_ops.AnonymousIteratorV3(**kinds)
+            made = tf.raw_ops.MakeIterator(dataset=dataset, iterator=iterator)
+
+        def fetch(after: Any) -> Any:
+            # Also orders the iterations: the body may have effects on variables.
+            with tf.control_dependencies([after]), tf.device(_HOST):
+                return tf.raw_ops.IteratorGetNextAsOptional(iterator=iterator, **kinds)
+
+        def more(optional: Any, *_: Any) -> Any:
+            with tf.device(_HOST):
+                return tf.raw_ops.OptionalHasValue(optional=optional)
+
+        def body(optional: Any, *values: Any) -> list[Any]:
+            with tf.device(_HOST):
+                parts = tf.raw_ops.OptionalGetValue(optional=optional, **kinds)
+            new = tf.raw_ops.StatefulPartitionedCall(
+                args=[*values, *parts, *others],
+                Tout=[spec.dtype for spec in state],
+                f=reducer,
+            )
+            done = new[0].op if state else tf.no_op()
+            for value, spec in zip(new, state, strict=True):
+                value.set_shape(spec.shape)
+            return [fetch(done), *new]
+
+        _, *final = tf.while_loop(
+            more,
+            body,
+            [fetch(made), *initial],
+            shape_invariants=[tf.TensorShape([]), *(spec.shape for spec in state)],
+            parallel_iterations=1,
+        )
+        return final
+
+    # A tf.function, because whoever waits for the call must wait for its effects.
+    return tf.function(run, autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.variant), *state, *captured
+    )
+
+
+def _shape(function: Any, argument: int) -> tf.TensorShape:
+    """Reads the static shape of a function's argument where it is written down."""
+    known = function.arg_attr[argument].attr["_output_shapes"].list.shape
+    return tf.TensorShape(known[0]) if known else tf.TensorShape(None)
+
+
+def _rename_functions(graph_def: Any, changed: set[str]) -> None:
+    """Gives new names to changed functions and to those that call them.
+
+    The process knows the old ones under their names already.
+    """
+    callers = {
+        function.signature.name: {
+            reference.name for node in function.node_def for reference in _calls(node)
+        }
+        for function in graph_def.library.function
+    }
+    while (
+        more := {name for name, called in callers.items() if called & changed} - changed
+    ):
+        changed |= more
+    names = {name: f"{name}_tff_agg_{next(_serial)}" for name in changed}
+    for function in graph_def.library.function:
+        signature = function.signature
+        signature.name = names.get(signature.name, signature.name)
+    nodes = itertools.chain(
+        graph_def.node, *(function.node_def for function in graph_def.library.function)
+    )
+    for reference in itertools.chain.from_iterable(map(_calls, nodes)):
+        reference.name = names.get(reference.name, reference.name)
+
+
+def _calls(node: Any) -> Iterable[Any]:
+    """Yields the references to functions in a node's attributes."""
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func
+        yield from value.list.func
+
+
+def _rename_outputs(function: Any, nodes: set[str]) -> None:
+    """Inside functions an output is named after its operation's output argument."""
+
+    def renamed(name: str) -> str:
+        node, _, rest = name.partition(":")
+        if node in nodes and rest:
+            return f"{node}:output:{rest.rpartition(':')[2]}"
+        return name
+
+    for node in function.node_def:
+        fixed = [renamed(name) for name in node.input]
+        del node.input[:]
+        node.input.extend(fixed)
+    for key, name in list(function.ret.items()):
+        function.ret[key] = renamed(name)
