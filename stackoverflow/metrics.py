@@ -40,8 +40,9 @@ def sums(config: model.ModelConfig, targets: Any, predicted: Any, losses: Any) -
     import tensorflow as tf
 
     right = tf.equal(tf.cast(predicted, targets.dtype), targets)
-    no_end = (targets != config.eos) & (targets != config.bos)
-    words = no_end & (targets != config.oov)
+    # Not `!=`: inside TFF's graphs that compares objects, not values.
+    no_end = tf.not_equal(targets, config.eos) & tf.not_equal(targets, config.bos)
+    words = no_end & tf.not_equal(targets, config.oov)
 
     def count(condition):
         return tf.reduce_sum(tf.cast(condition, tf.float32))

@@ -39,7 +39,8 @@ def pack(rows: tf.Tensor) -> Packed:
       [8, 8, 2, 1, 3]
     """
     steps = rows.shape[1] - 1
-    real = tf.cast(rows != 0, tf.int32)
+    # Not `rows != 0`: inside TFF's graphs that compares objects, not values.
+    real = tf.cast(tf.not_equal(rows, 0), tf.int32)
     lengths = tf.reduce_sum(tf.math.cumprod(real, axis=1), axis=1) - 1
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
     rows = tf.gather(rows, order)

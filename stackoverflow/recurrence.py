@@ -79,7 +79,8 @@ def forward(
         states.append(state)
         columns.append((taken, kept, new, shown, before, squashed))
     whole = [tf.concat(parts, 0) for parts in zip(*columns, strict=True)]
-    return tf.concat(states, 0), Trace(inputs, *whole, tf.concat(earlier, 0))
+    trace = Trace._make([inputs, *whole, tf.concat(earlier, 0)])
+    return tf.concat(states, 0), trace
 
 
 def backward(

@@ -110,10 +110,10 @@ def train_on_rows(
         embedding = tf.tensor_scatter_nd_sub(
             embedding, packed.inputs[:, None], step.embedding
         )
-        others = [w - g for w, g in zip(others, step.others, strict=True)]
+        moved = [w - g for w, g in zip(others, step.others, strict=True)]
         new = metrics.sums(config, packed.targets, step.predicted, step.losses)
         sums = [old + new[name] for old, name in zip(sums, names, strict=True)]
-        return done + 1, sums, embedding, *others
+        return done + 1, sums, embedding, *moved
 
     _, sums, *final = tf.while_loop(
         lambda done, *_: done < epochs * batches,
