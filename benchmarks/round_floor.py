@@ -1,0 +1,108 @@
+"""Times the bare matrix products of a round; prints one line of JSON.
+
+The very products that training the cohort needs, without padding, and nothing else: no
+activations, softmax, updates or copies, no server. Two lanes with one thread each, as
+the local runtime has. No implementation on this library of products can be faster.
+`python -m benchmarks.round_time` runs this in a process of its own.
+"""
+
+import concurrent.futures
+import json
+import pathlib
+import time
+
+from absl import app, flags
+
+from benchmarks import round_workload
+
+_USERS = flags.DEFINE_integer("users", 16, "Clients in a round.")
+_SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences of each client.")
+_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the first one warms up.")
+_BENCH = flags.DEFINE_string("bench_dir", None, "Where workload.py is.")
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    import numpy as np
+    import tensorflow as tf
+
+    from tff_agg.runtime import lanes
+
+    folder = pathlib.Path(_BENCH.value or round_workload.default_folder())
+    workload = round_workload.load(folder)
+    cores = lanes.usable_cores()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(cores)
+    width, units, ids = workload.EMBED, workload.LSTM, workload.VOCAB
+    steps, batch = workload.SEQ, workload.BATCH
+    most = steps * batch
+
+    def noise(*shape):
+        return tf.random.normal(shape)
+
+    kernel, recurrent = noise(width, 4 * units), noise(units, 4 * units)
+    transposed, dense = noise(4 * units, units), noise(units, width)
+    output = noise(width, ids)
+    tokens, drives = noise(most, width), noise(most, 4 * units)
+    states, errors = noise(most, units), noise(most, ids)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([steps], tf.int32)],
+        autograph=False,
+    )
+    def replay(sizes):
+        count = tf.reduce_sum(sizes)
+        later = tf.reduce_sum(sizes[1:])
+        x, z, h, e = tokens[:count], drives[:count], states[:count], errors[:count]
+        alive = tf.unstack(sizes)
+        # Left factor, right factor, and which of them is transposed.
+        products = [(x, kernel, "")]
+        for n in alive[1:]:
+            products += [(states[:n], recurrent, ""), (drives[:n], transposed, "")]
+        products += [
+            (h, dense, ""),
+            (x, output, ""),
+            (e, output, "right"),
+            (x, e, "left"),
+            (x, dense, "right"),
+            (h, x, "left"),
+            (z, kernel, "right"),
+            (x, z, "left"),
+            (states[:later], drives[:later], "left"),
+        ]
+        seen = tf.zeros([1])
+        for left, right, side in products:
+            # One after the other, as in training, and none optimised away.
+            with tf.control_dependencies([seen]):
+                product = tf.matmul(
+                    left,
+                    right,
+                    transpose_a=side == "left",
+                    transpose_b=side == "right",
+                )
+                seen = tf.reshape(product, [-1])[:1]
+        return seen
+
+    batches = []
+    for rows in workload.cohort(_USERS.value, _SENTENCES.value):
+        lengths = np.maximum((rows != 0).sum(1) - 1, 0)
+        parts = np.split(lengths, range(batch, len(lengths), batch))
+        alive = [[(part > step).sum() for step in range(steps)] for part in parts]
+        batches.append([tf.constant(sizes, tf.int32) for sizes in alive])
+
+    def lane(number):
+        for client in batches[number::cores]:
+            for sizes in client:
+                replay(sizes).numpy()
+
+    seconds = []
+    with concurrent.futures.ThreadPoolExecutor(cores) as pool:
+        for _ in range(_ROUNDS.value):
+            start = time.perf_counter()
+            list(pool.map(lane, range(cores)))
+            seconds.append(time.perf_counter() - start)
+    print(json.dumps({"rounds": seconds}))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,88 @@
+"""Times rounds of the DP-FTRL process on the local runtime; prints one line of JSON.
+
+`python -m benchmarks.round_time` runs this in a process of its own.
+"""
+
+import json
+import pathlib
+import resource
+import time
+
+from absl import app, flags
+
+from benchmarks import round_workload
+
+_USERS = flags.DEFINE_integer("users", 16, "Clients in a round.")
+_SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences of each client.")
+_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the first one compiles.")
+_WINDOW = flags.DEFINE_integer("window", 3, "UTA's k.")
+_LANES = flags.DEFINE_integer("lanes", None, "Lanes; as many as cores by default.")
+_INTRA = flags.DEFINE_integer("intra_op", 1, "Threads inside one operation.")
+_BENCH = flags.DEFINE_string("bench_dir", None, "Where workload.py is.")
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    import numpy as np
+    import tensorflow as tf
+
+    from stackoverflow import model, trainer
+    from tff_agg import averaging, noise, privacy, process, runtime
+
+    folder = pathlib.Path(_BENCH.value or round_workload.default_folder())
+    workload = round_workload.load(folder)
+    runtime.configure_threads(intra_op=_INTRA.value)
+    runtime.use("local", lanes=_LANES.value)
+    config = model.ModelConfig(
+        vocab_size=workload.VOCAB - 4,
+        embedding_size=workload.EMBED,
+        lstm_size=workload.LSTM,
+        max_tokens=workload.SEQ,
+    )
+    plan = privacy.Plan(
+        clip_norm=1.0,
+        cohort_size=_USERS.value,
+        rounds=1024,
+        mechanism=noise.tree(),
+        noise_multiplier=0.3,
+    )
+    training = process.build_dp_ftrl_process(
+        trainer.packed_trainer(config, 0.5, batch_size=workload.BATCH),
+        plan=plan,
+        averager=averaging.uta(_WINDOW.value),
+        server_momentum=0.9,
+    )
+    cohort = workload.cohort(_USERS.value, _SENTENCES.value)
+    data = [tf.data.Dataset.from_tensors(rows.astype(np.int32)) for rows in cohort]
+    idle = [
+        tf.data.Dataset.from_tensors(rows[:0].astype(np.int32)) for rows in cohort[:1]
+    ]
+    state = training.initialize()
+
+    def rounds(clients):
+        nonlocal state
+        seconds = []
+        for _ in range(_ROUNDS.value):
+            start = time.perf_counter()
+            state = training.next(state, clients).state
+            # The first weights may be there before the last ones.
+            tf.nest.map_structure(np.asarray, state.global_model_weights.trainable)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    with_clients = rounds(data)
+    # One client without rows: what is left is the server's part.
+    print(
+        json.dumps(
+            {
+                "rounds": with_clients,
+                "server": rounds(idle),
+                "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                / 2**20,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,202 @@
+"""Compares the time of a round: this library, stock TFF and pfl-research.
+
+    python -m benchmarks.round_time --pfl_python=…/bin/python
+
+All train the same cohort (16 users × 64 sentences, the 4,050,748-parameter LSTM) and
+add noise. Ours is the whole thing: the DP-FTRL process with clipping, tree noise,
+server momentum and UTA over 3 checkpoints, on the local runtime. The systems run in
+turn, each time in a fresh process, and the best round of each counts: on a machine that
+others use too, that is the figure that can be compared. The floor is the bare matrix
+products of the round.
+"""
+
+import ast
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks import round_workload
+
+_USERS = flags.DEFINE_integer("users", 16, "Clients in a round.", lower_bound=1)
+_SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences each.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds in one turn.", lower_bound=2)
+_REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", lower_bound=1)
+_PFL = flags.DEFINE_string("pfl_python", None, "Python with pfl-research; none: skip.")
+_BENCH = flags.DEFINE_string("bench_dir", None, "Peers; default ../shared/bench.")
+_OUT = flags.DEFINE_string("out", "results/round_time", "Folder for JSON and picture.")
+
+_NAMES = {"local": "this library", "tff": "stock TFF", "pfl": "pfl-research"}
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    bench = pathlib.Path(_BENCH.value or round_workload.default_folder()).resolve()
+    round_workload.load(bench)
+    commands = _commands(bench)
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in commands}
+    for turn in range(_REPEATS.value):
+        for name, (command, folder) in commands.items():
+            for kind, seconds in _run(name, command, folder).items():
+                found[name].setdefault(kind, []).extend(seconds)
+            shown = ", ".join(
+                f"{s:.2f}" for s in found[name]["rounds"][-_ROUNDS.value :]
+            )
+            print(f"turn {turn + 1}  {name:6} {shown} s", flush=True)
+    result = _result(found)
+    out = pathlib.Path(_OUT.value)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "round_time.json").write_text(json.dumps(result, indent=2) + "\n")
+    _picture(result, out / "round_time.png")
+    _report(result)
+
+
+def _commands(bench: pathlib.Path) -> dict[str, tuple[list[str], pathlib.Path]]:
+    """What to run for each system, and where."""
+    sizes = [_USERS.value, _SENTENCES.value, _ROUNDS.value]
+    ours = [
+        f"--{name}={value}"
+        for name, value in zip(("users", "sentences", "rounds"), sizes, strict=True)
+    ] + [f"--bench_dir={bench}"]
+    here = pathlib.Path(__file__).resolve().parents[1]
+    words = [str(size) for size in sizes]
+    commands = {
+        "local": ([sys.executable, "-m", "benchmarks.round_local", *ours], here),
+        "tff": ([sys.executable, round_workload.PEERS["tff"], *words], bench),
+    }
+    if _PFL.value:
+        python = pathlib.Path(_PFL.value).absolute()
+        if not python.is_file():
+            raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
+        commands["pfl"] = ([str(python), round_workload.PEERS["pfl"], *words], bench)
+    commands["floor"] = ([sys.executable, "-m", "benchmarks.round_floor", *ours], here)
+    return commands
+
+
+def _run(name: str, command: list[str], folder: pathlib.Path) -> dict[str, list[float]]:
+    """Runs one system once and returns its seconds by kind."""
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONWARNINGS="ignore")
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    if name in ("local", "floor"):
+        # What `stackoverflow.train` sets too; TensorFlow reads it when it is loaded.
+        environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    if lines[-1].startswith("{"):
+        parsed: dict[str, Any] = json.loads(lines[-1])
+        return {k: v if isinstance(v, list) else [v] for k, v in parsed.items()}
+    match = re.search(r"rounds (\[.*?\])", done.stdout)
+    if match is None:
+        raise RuntimeError(f"{name} printed no times:\n{done.stdout[-3000:]}")
+    return {"rounds": ast.literal_eval(match.group(1))}
+
+
+def _result(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    """Puts times, ratios and the circumstances together."""
+    best = {name: min(kinds["rounds"]) for name, kinds in found.items()}
+    peers = [name for name in ("tff", "pfl") if name in best]
+    server = min(found["local"]["server"])
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "cpu": _cpu(),
+            "cores": len(os.sched_getaffinity(0)),
+            "load": os.getloadavg(),
+            "python": platform.python_version(),
+        },
+        "users": _USERS.value,
+        "sentences": _SENTENCES.value,
+        "seconds": found,
+        "best": best,
+        "ratios": {name: best[name] / best["local"] for name in peers},
+        "floor_share": best["floor"] / best["local"],
+        "server_share": server / best["local"],
+        "peak_memory_gb": max(found["local"]["peak_memory_gb"]),
+    }
+
+
+def _report(result: dict[str, Any]) -> None:
+    """Prints the table and, last, the ratios."""
+    print(f"\n{'':14}{'best':>8}{'median':>9}")
+    for name, best in result["best"].items():
+        times = sorted(result["seconds"][name]["rounds"])
+        median = times[len(times) // 2]
+        print(f"{_NAMES.get(name, name):14}{best:7.2f}s{median:8.2f}s")
+    print(
+        f"\nserver share: {result['server_share']:.3f}"
+        f"\npeak memory: {result['peak_memory_gb']:.2f} GB"
+    )
+    for name, ratio in result["ratios"].items():
+        print(f"local vs {name}: {ratio:.1f}x")
+    print(f"floor share: {result['floor_share']:.2f}")
+
+
+def _picture(result: dict[str, Any], path: pathlib.Path) -> None:
+    """Draws the best round of each system as a bar, every round as a dot."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = [name for name in ("tff", "pfl", "local") if name in result["best"]]
+    figure, axes = plt.subplots(figsize=(7, 0.9 + 0.7 * len(names)))
+    for row, name in enumerate(names):
+        best = result["best"][name]
+        color = "tab:green" if name == "local" else "tab:gray"
+        axes.barh(row, best, color=color, height=0.6, alpha=0.85)
+        times = result["seconds"][name]["rounds"]
+        axes.plot(times, [row] * len(times), "k.", markersize=4, alpha=0.5)
+        label = f"{best:.2f} s"
+        if name in result["ratios"]:
+            label += f"  ({result['ratios'][name]:.1f}×)"
+        axes.annotate(
+            label, (best, row), (4, 12), textcoords="offset points", va="bottom"
+        )
+    floor = result["best"]["floor"]
+    axes.axvline(floor, color="tab:red", linestyle="--", linewidth=1)
+    axes.annotate(
+        f"products alone {floor:.2f} s",
+        (floor, -0.42),
+        (4, 0),
+        textcoords="offset points",
+        color="tab:red",
+        fontsize=8,
+        va="top",
+    )
+    axes.set_yticks(range(len(names)), [_NAMES[name] for name in names])
+    axes.set_ylim(-0.75, len(names) - 0.4)
+    shown = [max(result["seconds"][n]["rounds"][1:] or [0]) for n in names]
+    axes.set_xlim(0, 1.15 * max([*shown, *result["best"].values()]))
+    axes.set_xlabel(
+        f"seconds a round: {result['users']} users × {result['sentences']} sentences, "
+        f"{result['machine']['cores']} cores"
+    )
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _cpu() -> str:
+    """The processor's name as the kernel knows it."""
+    info = pathlib.Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    match = re.search(r"model name\s*:\s*(.*)", text)
+    return match.group(1).strip() if match else platform.processor()
+
+
+if __name__ == "__main__":
+    app.run(main)
