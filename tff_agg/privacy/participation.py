@@ -7,7 +7,7 @@ rounds that the schema allows.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -35,6 +35,11 @@ class AtMostOnce:
         _check_rounds(rounds)
         return 1
 
+    def cut(self, rounds: int) -> "AtMostOnce":
+        """Returns the schema of the first `rounds` rounds of a longer run."""
+        _check_rounds(rounds)
+        return self
+
     def spacing(self, rounds: int) -> int:
         """Returns the least distance between two participations of a user."""
         _check_rounds(rounds)
@@ -45,7 +50,7 @@ class AtMostOnce:
         _check_rounds(rounds)
         return ((i,) for i in range(rounds))
 
-    def allows(self, participations: list[int]) -> bool:
+    def allows(self, participations: Sequence[int]) -> bool:
         """Tells whether one user may take part in exactly these rounds."""
         return len(participations) <= 1
 
@@ -96,6 +101,13 @@ class MinSeparation:
             )
         return self.max_participations
 
+    def cut(self, rounds: int) -> "MinSeparation":
+        """Returns the schema of the first `rounds` rounds of a longer run."""
+        _check_rounds(rounds)
+        fits = 1 + (rounds - 1) // self.separation
+        most = self.max_participations
+        return MinSeparation(self.separation, None if most is None else min(most, fits))
+
     def spacing(self, rounds: int) -> int:
         """Returns the least distance between two participations of a user."""
         _check_rounds(rounds)
@@ -116,7 +128,7 @@ class MinSeparation:
 
         return extend(())
 
-    def allows(self, participations: list[int]) -> bool:
+    def allows(self, participations: Sequence[int]) -> bool:
         """Tells whether one user may take part in exactly these rounds."""
         ordered = sorted(participations)
         limit = self.max_participations
@@ -154,6 +166,7 @@ class FixedEpochOrder:
 
     Attributes:
       epoch_length: Rounds an epoch.
+      epochs: The most participations of one user; None for as many as fit.
 
     Example:
       >>> FixedEpochOrder(epoch_length=100).largest(250)
@@ -161,14 +174,31 @@ class FixedEpochOrder:
     """
 
     epoch_length: int
+    epochs: int | None = None
 
     def __post_init__(self) -> None:
         _check_count("epoch_length", self.epoch_length)
+        if self.epochs is not None:
+            _check_count("epochs", self.epochs)
 
     def largest(self, rounds: int) -> int:
-        """Returns the most participations one user can have in `rounds`."""
+        """Returns the most participations; refuses a claim that cannot fit."""
         _check_rounds(rounds)
-        return -(-rounds // self.epoch_length)
+        fits = -(-rounds // self.epoch_length)
+        if self.epochs is None:
+            return fits
+        if self.epochs > fits:
+            raise ValueError(
+                f"epochs={self.epochs} of epoch_length={self.epoch_length} do not fit "
+                f"into rounds={rounds}: at most {fits} do; give that number, or None"
+            )
+        return self.epochs
+
+    def cut(self, rounds: int) -> "FixedEpochOrder":
+        """Returns the schema of the first `rounds` rounds of a longer run."""
+        fits = -(-rounds // self.epoch_length)
+        epochs = None if self.epochs is None else min(self.epochs, fits)
+        return FixedEpochOrder(self.epoch_length, epochs)
 
     def spacing(self, rounds: int) -> int:
         """Returns the least distance between two participations of a user."""
@@ -177,24 +207,59 @@ class FixedEpochOrder:
 
     def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
         """Yields the allowed sets of rounds that cannot be extended."""
+        limit = self.largest(rounds)
         for start in range(self.spacing(rounds)):
-            yield tuple(range(start, rounds, self.epoch_length))
+            own = range(start, rounds, self.epoch_length)
+            yield from itertools.combinations(own, min(limit, len(own)))
 
-    def allows(self, participations: list[int]) -> bool:
+    def allows(self, participations: Sequence[int]) -> bool:
         """Tells whether one user may take part in exactly these rounds."""
         distinct = len(set(participations)) == len(participations)
-        return distinct and len({i % self.epoch_length for i in participations}) <= 1
+        few = self.epochs is None or len(participations) <= self.epochs
+        one_place = len({i % self.epoch_length for i in participations}) <= 1
+        return distinct and few and one_place
 
     def describe(self) -> str:
         """Says the promise in words."""
+        often = "" if self.epochs is None else f", at most {self.epochs} of them"
         return (
             f"every epoch of {self.epoch_length} rounds visits the users in the same "
-            "order, so a user's rounds are whole epochs apart"
+            f"order, so a user's rounds are whole epochs apart{often}"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the schema as JSON values."""
-        return {"schema": "fixed_epoch_order", "epoch_length": self.epoch_length}
+        return {
+            "schema": "fixed_epoch_order",
+            "epoch_length": self.epoch_length,
+            "epochs": self.epochs,
+        }
 
 
 Participation = AtMostOnce | MinSeparation | FixedEpochOrder
+
+
+def implies(kept: Participation, claimed: Participation, rounds: int) -> bool:
+    """Tells whether whoever keeps one schema keeps another as well.
+
+    Args:
+      kept: What a sampler does.
+      claimed: What a plan counts on.
+      rounds: The length of the run.
+
+    Example:
+      >>> implies(AtMostOnce(), MinSeparation(10, 3), rounds=100)
+      True
+    """
+    most = kept.cut(rounds).largest(rounds)
+    if most == 1:
+        return True
+    if isinstance(claimed, AtMostOnce):
+        return False
+    if most > claimed.cut(rounds).largest(rounds):
+        return False
+    if isinstance(claimed, MinSeparation):
+        return kept.spacing(rounds) >= claimed.spacing(rounds)
+    if not isinstance(kept, FixedEpochOrder):
+        return False
+    return kept.epoch_length % claimed.epoch_length == 0

@@ -16,7 +16,7 @@ import numpy as np
 
 from tff_agg.noise.mechanism import Mechanism
 from tff_agg.privacy import tree_sensitivity
-from tff_agg.privacy.participation import FixedEpochOrder, Participation
+from tff_agg.privacy.participation import Participation
 
 # Up to so many allowed sets of rounds are simply tried one by one.
 _FEW_PATTERNS = 20_000
@@ -57,8 +57,8 @@ def sensitivity(
     most = participation.largest(n)
     spacing = participation.spacing(n)
     if mechanism.forest is not None:
-        squared = tree_sensitivity.squared(mechanism.forest(n), participation)
-        return Sensitivity(math.sqrt(squared), True, "tree, dynamic programming")
+        squared, exact = tree_sensitivity.squared(mechanism.forest(n), participation)
+        return Sensitivity(math.sqrt(squared), exact, "tree, dynamic programming")
     if mechanism.toeplitz is not None:
         column = np.asarray(mechanism.toeplitz(n), np.float64)
         if most == 1:
@@ -75,8 +75,6 @@ def sensitivity(
         norms = np.square(encoder).sum(axis=0)
         return Sensitivity(math.sqrt(norms.max()), True, "largest column")
     gram = encoder.T @ encoder
-    if isinstance(participation, FixedEpochOrder):
-        return _over_patterns(gram, list(participation.patterns(n)))
     if mechanism.bands is not None and mechanism.bands <= spacing:
         squared = best_sum(np.diag(gram), spacing, most)
         return Sensitivity(math.sqrt(squared), True, "banded, orthogonal columns")
@@ -122,12 +120,13 @@ def best_sum(values: np.ndarray, spacing: int, most: int) -> float:
 def _best_sums(rows: np.ndarray, spacing: int, most: int) -> np.ndarray:
     """Does `best_sum` for every row at once, by dynamic programming from the end."""
     count, n = rows.shape
+    columns = np.ascontiguousarray(rows.T)
     allowed = np.zeros((n + 1, count))
     for _ in range(most):
         # after[j]: the best with one more entry, all of them from j on.
         after = np.zeros((n + 1, count))
         for j in range(n - 1, -1, -1):
-            taken = rows[:, j] + allowed[min(n, j + spacing)]
+            taken = columns[j] + allowed[min(n, j + spacing)]
             after[j] = np.maximum(after[j + 1], taken)
         allowed = after
     return allowed[0]

@@ -20,24 +20,34 @@ from tff_agg.privacy.participation import (
 Frontier = list[tuple[int, int]]
 
 
-def squared(forest: tuple[forests.Node, ...], participation: Participation) -> float:
+def squared(
+    forest: tuple[forests.Node, ...], participation: Participation
+) -> tuple[float, bool]:
     """Returns the squared sensitivity of the trees under a schema.
 
     Args:
       forest: The trees from left to right.
       participation: In which rounds one user may take part.
 
+    Returns:
+      The value and whether it is exact. It is, unless a user of a fixed epoch order
+      may choose few out of very many epochs; then it is an upper bound.
+
     Example:
       >>> squared(forests.binary(4, right_children=True), AtMostOnce())
-      3.0
+      (3.0, True)
     """
     rounds = sum(root.size for root in forest)
     most = participation.largest(rounds)
+    exact = True
     if isinstance(participation, FixedEpochOrder):
-        return _fixed_order(forest, participation.epoch_length, rounds)
-    if isinstance(participation, AtMostOnce | MinSeparation):
-        return float(_separated(forest, participation.spacing(rounds), most))
-    raise TypeError(f"participation must be a schema, got {participation!r}")
+        if most == -(-rounds // participation.epoch_length):
+            return _fixed_order(forest, participation.epoch_length, rounds), True
+        # Any such choice is also one of rounds that are an epoch apart.
+        exact = False
+    elif not isinstance(participation, AtMostOnce | MinSeparation):
+        raise TypeError(f"participation must be a schema, got {participation!r}")
+    return float(_separated(forest, participation.spacing(rounds), most)), exact
 
 
 def _fixed_order(
