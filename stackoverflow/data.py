@@ -143,7 +143,7 @@ def prepare_store(
         else:
             os.rename(work.path("store"), out)
         encode.fsync_folder(os.path.dirname(out))
-        shutil.rmtree(folder)
+        _remove(folder)
     return TokenStore.open(out)
 
 
@@ -160,7 +160,18 @@ def _existing(out: str, config: dict[str, Any]) -> TokenStore:
             f"out={out!r}: holds a store made with other settings "
             f"({_difference(found, config)}); name another folder or restart"
         )
+    if os.path.isdir(out + ".partial"):  # killed between the rename and the clearing
+        with _locked(out + ".partial"):
+            _remove(out + ".partial")
     return store
+
+
+def _remove(folder: str) -> None:
+    """Removes a folder that is no longer needed; says so if it cannot be."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        _log.warning("%s: could not be removed (%s)", folder, error)
 
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:

@@ -261,7 +261,9 @@ def id_dtype(vocabulary: Vocabulary) -> type:
 def gather_bucket(bucket: int, vocabulary: Vocabulary, work: Work) -> int:
     """Writes one part of the store and its users; returns its number of sentences."""
     done = work.path("parts", f"{bucket:06d}.json")
-    if os.path.exists(done):
+    part = part_name(bucket)
+    path = work.path("store", part)
+    if os.path.exists(done) and os.path.exists(path):
         return read_json(done)["sentences"]
     columns: dict[str, list[Any]] = {name: [] for name in ("user", "day")}
     arrays: dict[str, list[np.ndarray]] = {
@@ -294,8 +296,6 @@ def gather_bucket(bucket: int, vocabulary: Vocabulary, work: Work) -> int:
     rows = np.lexsort((joined["type"], name, joined["split"]))
     words = _take_lists(joined["lengths"], joined["words"], rows)
 
-    part = part_name(bucket)
-    path = work.path("store", part)
     write_batch(
         path, pa.record_batch({"words": words, "day": days.take(pa.array(rows))})
     )

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import os
 import sqlite3
+import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,7 +121,7 @@ class OfficialSource:
 @contextlib.contextmanager
 def _connect(file: str) -> Iterator[sqlite3.Connection]:
     """Opens a database for reading only."""
-    uri = f"file:{os.path.abspath(file)}?mode=ro"
+    uri = f"file:{urllib.parse.quote(os.path.abspath(file))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
             yield connection

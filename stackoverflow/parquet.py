@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import glob
+import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,10 @@ import pyarrow.parquet as pq
 from stackoverflow.sources import SCHEMA, checked, file_fingerprint
 
 _BATCH_ROWS = 1 << 16
+# A large row group is read by several workers. Each has to decode what comes before its
+# own rows, so it is cut into few slices.
+_SLICE_ROWS = 1 << 19
+_MAX_SLICES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,20 +52,26 @@ class ParquetSource:
         return [path]
 
     @functools.cached_property
-    def _shards(self) -> list[tuple[str, int]]:
-        """File and row group of each shard."""
-        return [
-            (file, group)
-            for file in self._files
-            for group in range(_open(file).num_row_groups)
-        ]
+    def _shards(self) -> list[tuple[str, int, int, int]]:
+        """File, row group, and first and last row in it, of each shard."""
+        shards = []
+        for file in self._files:
+            metadata = _open(file).metadata
+            for group in range(metadata.num_row_groups):
+                rows = metadata.row_group(group).num_rows
+                slices = min(_MAX_SLICES, max(1, rows // _SLICE_ROWS))
+                bounds = [rows * i // slices for i in range(slices + 1)]
+                shards += [
+                    (file, group, low, high) for low, high in itertools.pairwise(bounds)
+                ]
+        return shards
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns what identifies each file."""
         return {"files": [file_fingerprint(file) for file in self._files]}
 
     def num_shards(self) -> int:
-        """Returns the number of row groups."""
+        """Returns the number of slices of row groups."""
         return len(self._shards)
 
     def num_sentences(self) -> int:
@@ -68,8 +79,9 @@ class ParquetSource:
         return sum(_open(file).metadata.num_rows for file in self._files)
 
     def read(self, shard: int) -> Iterator[pa.RecordBatch]:
-        """Yields one row group in batches."""
-        file, group = self._shards[shard]
+        """Yields a slice of a row group in batches."""
+        file, group, low, high = self._shards[shard]
+        position = 0
         where = f"{file}, row group {group}"
         try:
             for batch in _open(file).iter_batches(
@@ -78,7 +90,13 @@ class ParquetSource:
                 columns=SCHEMA.names,
                 use_threads=False,
             ):
-                yield checked(batch, where)
+                start, position = position, position + batch.num_rows
+                if position > low:
+                    cut = max(0, low - start)
+                    inside = batch.slice(cut, min(high, position) - start - cut)
+                    yield checked(inside, where)
+                if position >= high:
+                    return
         except (pa.ArrowException, OSError) as error:
             raise ValueError(f"{where}: damaged ({error})") from error
 

@@ -91,8 +91,11 @@ def test_a_file_of_tff_holds_the_same_sentences(database, tmp_path, monkeypatch)
     same(store, prepare_store(SOURCE, tmp_path / "expected"))
 
 
-def test_a_folder_is_found(database, tmp_path):
-    store = prepare_store(OfficialSource(os.fspath(database.parent)), tmp_path / "s")
+def test_a_folder_is_found_whatever_its_name(database, tmp_path):
+    folder = tmp_path / "a#b?c %20"
+    folder.mkdir()
+    (folder / "stackoverflow.sqlite").write_bytes(database.read_bytes())
+    store = prepare_store(OfficialSource(os.fspath(folder)), tmp_path / "s")
     assert len(store.users("train")) > 10
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stackoverflow import parquet
 from stackoverflow.data import prepare_store
 from stackoverflow.parquet import ParquetSource
 from stackoverflow.sources import SCHEMA
@@ -32,6 +33,18 @@ def dictionary_encoded(table):
             for name in table.column_names
         }
     )
+
+
+def test_a_large_row_group_is_cut_without_loss(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_SLICE_ROWS", 200)
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 70)
+    path = os.fspath(tmp_path / "x.parquet")
+    pq.write_table(table, path)
+    source = ParquetSource(path)
+    assert source.num_shards() == min(8, table.num_rows // 200) > 2
+    batches = [b for i in range(source.num_shards()) for b in source.read(i)]
+    assert all(batch.num_rows for batch in batches)
+    assert pa.Table.from_batches(batches).equals(table.combine_chunks())
 
 
 def test_files_and_folders_read_like_the_sentences_they_hold(table, tmp_path):

@@ -1,9 +1,11 @@
 """What the preparation promises: the same store always, and nothing half-written."""
 
 import dataclasses
+import errno
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -168,6 +170,43 @@ def test_finished_pieces_are_not_made_again(tmp_path, monkeypatch):
     prepare_store(SOURCE, tmp_path / "store")
 
 
+def test_a_full_disk_leaves_no_store_and_can_go_on(tmp_path, monkeypatch):
+    calls = [0]
+
+    def full(descriptor):
+        calls[0] += 1
+        if calls[0] > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        prepare_store(SOURCE, tmp_path / "store")
+    assert os.listdir(tmp_path) == ["store.partial"]
+    assert not list(tmp_path.rglob(".tmp-*"))
+    monkeypatch.undo()
+    prepare_store(SOURCE, tmp_path / "store")
+    assert os.listdir(tmp_path) == ["store"]
+
+
+def test_a_kill_between_the_rename_and_the_clearing_is_cleared_up(
+    tmp_path, monkeypatch
+):
+    def stop(folder):
+        raise Killed
+
+    monkeypatch.setattr(data, "_remove", stop)
+    with pytest.raises(Killed):
+        prepare_store(SOURCE, tmp_path / "store")
+    monkeypatch.undo()
+    assert sorted(os.listdir(tmp_path)) == ["store", "store.partial"]
+    shutil.copytree(tmp_path / "store.partial", tmp_path / "other.partial")
+    prepare_store(SOURCE, tmp_path / "store")
+    # Had the store been removed meanwhile, its parts are made again.
+    prepare_store(SOURCE, tmp_path / "other")
+    assert files(tmp_path / "other") == files(tmp_path / "store")
+    assert sorted(os.listdir(tmp_path)) == ["other", "store"]
+
+
 @pytest.mark.slow
 def test_killed_processes_go_on(tmp_path):
     arguments = [
@@ -314,3 +353,19 @@ def test_the_binary_says_what_is_wrong_and_fails(tmp_path, capsys):
     assert run_binary("--download", f"--out={out}") == 1
     assert "--download" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_reading_data_does_not_load_tensorflow():
+    # Workers stay small, and so does everything that only samples or reads.
+    code = (
+        "import sys, pds, stackoverflow.prepare, stackoverflow.official\n"
+        "print(sorted({'tensorflow', 'jax', 'tensorflow_federated'} & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
