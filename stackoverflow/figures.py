@@ -1,0 +1,83 @@
+"""Pictures of runs: accuracy over rounds with a band over seeds."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Colours that stay apart for colour-blind readers, the baseline in grey.
+_COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+
+
+class Curve(NamedTuple):
+    """One method's accuracy over rounds, a row for each seed.
+
+    Attributes:
+      rounds: [points].
+      values: [seeds, points], shares between 0 and 1.
+    """
+
+    rounds: Sequence[float]
+    values: Sequence[Sequence[float]]
+
+
+def accuracy_curves(
+    path: str | os.PathLike,
+    panels: Mapping[str, Mapping[str, Curve]],
+    *,
+    y_label: str = "validation accuracy (%)",
+    title: str = "",
+) -> None:
+    """Draws a panel for each setting: means as lines, one standard deviation as bands.
+
+    Args:
+      path: The PNG file to write.
+      panels: By the setting's name, the curves by the method's name.
+      y_label: What is measured.
+      title: Above the whole picture.
+
+    Example:
+      >>> curve = Curve([1, 2], [[0.1, 0.2], [0.1, 0.3]])
+      >>> accuracy_curves('a.png', {'original': {'baseline': curve}})
+    """
+    figure, axes = new_figure(len(panels))
+    for axis, (setting, curves) in zip(axes, panels.items(), strict=True):
+        for colour, (name, curve) in zip(_COLOURS, curves.items(), strict=False):
+            values = 100 * np.asarray(curve.values, float)
+            mean, spread = values.mean(0), _spread(values)
+            axis.plot(curve.rounds, mean, color=colour, label=name, linewidth=1.8)
+            axis.fill_between(
+                curve.rounds, mean - spread, mean + spread, color=colour, alpha=0.2,
+                linewidth=0,
+            )  # fmt: skip
+        axis.set_title(setting)
+        axis.set_xlabel("round")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(y_label)
+    axes[-1].legend(frameon=False, loc="lower right")
+    if title:
+        figure.suptitle(title)
+    save(figure, path)
+
+
+def new_figure(panels: int, width: float = 5.2, height: float = 3.8) -> Any:
+    """Makes a figure with panels side by side, without a window system."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * panels, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    return figure, axes
+
+
+def save(figure: Any, path: str | os.PathLike) -> None:
+    """Writes a figure to a file that appears whole or not at all."""
+    temporary = f"{os.fspath(path)}.new"
+    figure.savefig(temporary, dpi=130, format="png")
+    os.replace(temporary, path)
+
+
+def _spread(values: np.ndarray) -> np.ndarray:
+    return values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])

@@ -1,0 +1,195 @@
+"""Trains the next-word model with user-level privacy, from a configuration to a folder.
+
+The folder of a run:
+```
+config.json environment.json      what was run, and on what
+privacy_report.md .json           the guarantee, in words and in numbers
+metrics.csv validation.csv test.csv
+timing.csv                        seconds a round, apart: all else is the same each time
+tensorboard/                      the same numbers as event files
+checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStore)
+```
+"""
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from pds import groups, sampler, schedule
+from stackoverflow import config as configs
+from stackoverflow import model, recording, run_folder
+from stackoverflow.recording import GROUPS, WEIGHTS, Observer, Outcome
+from stackoverflow.token_store import TokenStore
+from tff_agg import checkpoints, loop, privacy
+
+_SCHEDULES = {
+    "linear": schedule.linear,
+    "cosine": schedule.cosine,
+    "step": schedule.step,
+    "constant": lambda period: schedule.constant(0.5),
+}
+
+
+def run(
+    config: configs.TrainConfig,
+    out: str | os.PathLike,
+    observer: Observer | None = None,
+) -> Outcome:
+    """Trains to the end, from wherever the folder stands; does nothing if it is done.
+
+    Args:
+      config: What to train.
+      out: The run's folder; made where it does not exist.
+      observer: Hears how it goes.
+
+    Returns:
+      The scores on the test sample and where everything is.
+
+    Raises:
+      ConfigChangedError: The folder belongs to another configuration.
+      checkpoints.RunLockedError: Another process is at work in the folder.
+
+    Example:
+      >>> config = TrainConfig(store='data/synthetic', rounds=10, noise_multiplier=1.0)
+      >>> run(config, 'runs/first').test['aggregate']['all']['accuracy']
+    """
+    observer = observer or Observer()
+    folder = pathlib.Path(out)
+    data = TokenStore.open(config.store)
+    cohorts = build_sampler(config, data)
+    plan = config.build_plan()
+    plan.check_sampler(cohorts)
+    with checkpoints.RunLock(folder):
+        run_folder.claim(folder, config, data, plan, cohorts)
+        observer.on_plan(plan, cohorts)
+        return _train(config, folder, data, plan, cohorts, observer)
+
+
+def build_sampler(config: configs.TrainConfig, data: TokenStore) -> sampler.Sampler:
+    """Returns the sampler of a configuration: who takes part in which round."""
+    populations: tuple[groups.Group, ...] = groups.everyone(data.users("train"))
+    shift = None
+    if config.pds:
+        populations = groups.by_type(data, "train")
+        shift = _SCHEDULES[config.pds_schedule](config.pds_period)
+    return sampler.Sampler(
+        groups=populations,
+        cohort_size=config.clients_per_round,
+        rounds=config.rounds,
+        participation=config.build_participation(),
+        seed=config.seed,
+        schedule=shift,
+        split=config.pds_split,
+        when_exhausted=config.on_exhausted,
+    )
+
+
+def model_config(config: configs.TrainConfig, data: TokenStore) -> model.ModelConfig:
+    """Returns the model's sizes for a configuration and its data."""
+    return model.ModelConfig(
+        vocab_size=len(data.vocabulary.words),
+        embedding_size=config.embedding_size,
+        lstm_size=config.lstm_size,
+        max_tokens=data.max_tokens,
+    )
+
+
+def build_process(
+    config: configs.TrainConfig, sizes: model.ModelConfig, plan: privacy.Plan
+) -> Any:
+    """Returns the TFF process of a configuration."""
+    from stackoverflow import trainer
+    from tff_agg import process
+
+    seed = config.insecure_noise_seed
+    return process.build_dp_ftrl_process(
+        trainer.packed_trainer(
+            sizes,
+            config.client_learning_rate,
+            batch_size=config.batch_size,
+            epochs=config.local_epochs,
+            seed=config.seed,
+        ),
+        averager=config.build_averager(),
+        plan=plan,
+        server_learning_rate=config.server_learning_rate,
+        server_momentum=config.server_momentum,
+        nesterov=config.nesterov,
+        step_from=config.step_from,
+        on_non_finite=config.on_non_finite,
+        noise_seed=None if seed is None else (seed, 0),
+    )
+
+
+def _train(
+    config: configs.TrainConfig,
+    folder: pathlib.Path,
+    data: TokenStore,
+    plan: privacy.Plan,
+    cohorts: sampler.Sampler,
+    observer: Observer,
+) -> Outcome:
+    """Runs the rounds that are left, then the test."""
+    from tff_agg import runtime
+
+    sizes = model_config(config, data)
+    recorder = recording.Recorder(config, folder, data, sizes, plan, observer)
+    store = checkpoints.CheckpointStore(
+        folder / "checkpoints",
+        keep_last={"state": 2} | _per_weights(config.keep_last),
+        keep_every=_per_weights(config.keep_every),
+    )
+    options = {"lanes": config.lanes} if config.lanes else {}
+    with runtime.running_on(config.runtime, **options):
+        loop.train(
+            build_process(config, sizes, plan),
+            schedule=loop.Schedule(config.rounds, config.state_every),
+            cohort=_cohort_reader(config, data, cohorts),
+            store=store,
+            on_start=recorder.start,
+            on_round=recorder.record,
+        )
+    iterate, aggregate = (store.load(config.rounds, name) for name in WEIGHTS)
+    outcome = Outcome(folder, recorder.test(iterate, aggregate), plan)
+    observer.on_end(outcome)
+    return outcome
+
+
+def _per_weights(value: int | None) -> dict[str, int]:
+    return {} if value is None else dict.fromkeys(WEIGHTS, value)
+
+
+def _cohort_reader(
+    config: configs.TrainConfig, data: TokenStore, cohorts: sampler.Sampler
+) -> Callable[[int], loop.Cohort]:
+    """Returns the clients of a round with their data, a pure function of the round."""
+    import tensorflow as tf
+
+    def cohort(round_num: int) -> loop.Cohort:
+        members = cohorts.sample(round_num)
+        rows = [
+            data.rows(
+                user,
+                type=group if group in GROUPS[1:] else None,
+                max_sentences=config.max_sentences,
+                seed=config.seed,
+                round=round_num,
+            )
+            for user, group in members
+        ]
+        names = [data.user_name(user) for user, _ in members]
+        digest = hashlib.blake2b("\n".join(names).encode(), digest_size=6)
+        asked = sum(group == "question" for _, group in members)
+        facts = {
+            "clients": len(members),
+            "question_clients": asked if config.pds else "",
+            "sentences": sum(map(len, rows)),
+            "cohort": digest.hexdigest(),
+        }
+        return loop.Cohort(
+            names, [tf.data.Dataset.from_tensors(r) for r in rows], facts
+        )
+
+    return cohort
