@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.client_work import check_on_non_finite
+from tff_agg.client_work import check_on_non_finite, graph_computation
 
 # TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
 # seeded with 32 bits: few enough to try them all. The noise must be hidden better.
@@ -76,7 +76,7 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
         plan = self.plan
         noisy = plan.noise_stddev > 0
 
-        @tff.tensorflow.computation
+        @graph_computation()
         def start():
             state: OrderedDict[str, Any] = OrderedDict(round=tf.constant(0, tf.int64))
             if noisy:
@@ -87,20 +87,18 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
                 )
             return state
 
-        @tff.tensorflow.computation(value_type)
+        @graph_computation(value_type)
         def clip(update):
             return clip_update(update, plan.clip_norm, self._on_non_finite)
 
         clipped_type, counts_type, norm_type = clip.type_signature.result
 
-        @tff.tensorflow.computation(
+        @graph_computation(
             start.type_signature.result, clipped_type, counts_type, norm_type
         )
         def finish(state, total, counts, largest):
-            checks = _checks(plan, state["round"], counts["clients"])
-            with tf.control_dependencies(checks):
-                total = tf.nest.map_structure(tf.identity, total)
-                new_state = OrderedDict(round=state["round"] + 1)
+            _check_limits(plan, state["round"], counts["clients"])
+            new_state = OrderedDict(round=state["round"] + 1)
             if noisy:
                 new_state["noise"], noise = plan.mechanism.next(state["noise"], total)
                 total = tf.nest.map_structure(
@@ -153,6 +151,8 @@ def clip_update(
       clipping, as a tensor of its own for the maximum. An update that was dropped has
       norm 0.
 
+    To be called eagerly or in a `tf.function`, which runs the assertion.
+
     Example:
       >>> clipped, counts, norm = clip_update([tf.constant([3.0, 4.0])], 1.0, 'error')
       >>> clipped[0].numpy(), float(norm)
@@ -167,14 +167,9 @@ def clip_update(
     too_long = norm > clip_norm
     scale = tf.where(too_long, clip_norm / norm, 1.0)
     if on_non_finite == "error":
-        check = tf.debugging.Assert(
-            finite,
-            ["the client's update is not finite; its norm is", norm],
-            name="update_is_finite",
+        tf.debugging.Assert(
+            finite, ["the client's update is not finite; its norm is", norm]
         )
-        # In eager mode the check has no operation to wait for: it has raised already.
-        with tf.control_dependencies([] if check is None else [check]):
-            scale = tf.identity(scale)
         clipped = [leaf * tf.cast(scale, leaf.dtype) for leaf in leaves]
     else:
         scale = tf.where(finite, scale, 0.0)
@@ -195,8 +190,8 @@ def clip_update(
 def fresh_seed() -> tf.Tensor:
     """Returns two secret int64 from the operating system, anew at every run of the op.
 
-    The bytes are read inside the graph. Lines of the system's random device are hashed
-    to two words: eight lines carry thousands of random bits, more than the words hold.
+    To be called eagerly or in a `tf.function`. Lines of the system's random device are
+    hashed to two words: eight lines carry thousands of random bits, more than enough.
 
     Example:
       >>> fresh_seed().shape
@@ -253,23 +248,16 @@ def check_plan(plan: Any) -> None:
         )
 
 
-def _checks(plan: Any, round_number: tf.Tensor, clients: tf.Tensor) -> list[Any]:
+def _check_limits(plan: Any, round_number: tf.Tensor, clients: tf.Tensor) -> None:
     """The assertions that keep a run within its plan."""
-    return [
-        tf.debugging.Assert(
-            round_number < plan.rounds,
-            [f"the plan ends after {plan.rounds} rounds; this is round", round_number],
-            name="within_planned_rounds",
-        ),
-        tf.debugging.Assert(
-            clients <= plan.cohort_size,
-            [
-                f"the plan is for at most {plan.cohort_size} clients; there were",
-                clients,
-            ],
-            name="within_planned_cohort",
-        ),
-    ]
+    tf.debugging.Assert(
+        round_number < plan.rounds,
+        [f"the plan ends after {plan.rounds} rounds; this is round", round_number],
+    )
+    tf.debugging.Assert(
+        clients <= plan.cohort_size,
+        [f"the plan is for at most {plan.cohort_size} clients; there were", clients],
+    )
 
 
 def _measurements(

@@ -6,6 +6,8 @@ someone else's. `trainer_from_model` makes one from any model that TFF knows; a 
 with a faster hand-written update brings its own.
 """
 
+import functools
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -21,8 +23,8 @@ NON_FINITE_CHOICES = ("error", "drop")
 class LocalTrainer(NamedTuple):
     """A model's local training, as functions of tensors.
 
-    The functions are traced inside TFF computations: they must use TensorFlow ops only
-    and may create variables in the graph they are traced in, but none outside it.
+    The functions must use TensorFlow ops only. `update` and `finalize_metrics` are
+    traced as `tf.function` traces, without AutoGraph, and may create no variables.
 
     Attributes:
       element_spec: Nest of `tf.TensorSpec`: one element of a client's
@@ -36,6 +38,10 @@ class LocalTrainer(NamedTuple):
         of) tensors, sums over the client's examples, which are added up over clients.
       finalize_metrics: Maps the metrics summed over all clients to an `OrderedDict` of
         final values.
+      needs_graph: Whether `update` and `finalize_metrics` have to be traced right in
+        the graph of a TFF computation, as models do that create variables. In such a
+        graph `==` and `!=` between tensors compare objects, not values: use
+        `tf.equal` and `tf.not_equal` there.
 
     Example:
       >>> trainer = LocalTrainer(
@@ -52,6 +58,74 @@ class LocalTrainer(NamedTuple):
         [ModelWeights, tf.data.Dataset], tuple[Any, tf.Tensor, Mapping[str, Any]]
     ]
     finalize_metrics: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    needs_graph: bool = False
+
+
+def graph_computation(*types: tff.Type) -> Callable[[Callable[..., Any]], Any]:
+    """Like `tff.tensorflow.computation(*types)`, with the semantics of `tf.function`.
+
+    TFF traces into a graph of TensorFlow 1, where `a == b` asks whether two tensors are
+    the same object. A function that counts on TensorFlow 2 would be traced into
+    something else without any error. Here it is traced by `tf.function` first, outside
+    of TFF's graph, and the result is called from inside. Stateful operations run in
+    the order of the program, assertions among them.
+
+    Args:
+      *types: The types of the function's arguments: tensors, structures, sequences.
+
+    Returns:
+      A decorator that makes a TFF computation of a function. The function may create no
+      variables.
+
+    Example:
+      >>> @graph_computation(tff.TensorType(np.int64))
+      ... def is_even(x):
+      ...     return x % 2 == 0
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        call = _traced(function, [_spec_of(t) for t in types])
+        signature = inspect.signature(function)
+
+        # TFF reads the names of the arguments off the function, and calls it by them.
+        @functools.wraps(function)
+        def named(*values, **by_name):
+            return call(*signature.bind(*values, **by_name).args)
+
+        if not types:
+            return tff.tensorflow.computation(named)
+        return tff.tensorflow.computation(*types)(named)
+
+    return decorate
+
+
+def _traced(function: Callable[..., Any], specs: list[Any]) -> Callable[..., Any]:
+    """Traces a function of structures with `tf.function`, once."""
+    structure: list[Any] = []
+
+    def flat(*leaves):
+        result = function(*tf.nest.pack_sequence_as(specs, leaves))
+        structure.append(tf.nest.map_structure(lambda _: None, result))
+        return [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(result)]
+
+    concrete = tf.function(flat, autograph=False).get_concrete_function(
+        *tf.nest.flatten(specs)
+    )
+
+    def call(*arguments):
+        flat_result = concrete(*tf.nest.flatten(arguments))
+        return tf.nest.pack_sequence_as(structure[0], flat_result)
+
+    return call
+
+
+def _spec_of(type_spec: tff.Type) -> Any:
+    """The `tf.TensorSpec`s and `tf.data.DatasetSpec`s of a TFF type."""
+    if isinstance(type_spec, tff.SequenceType):
+        return tf.data.DatasetSpec(_spec_of(type_spec.element))
+    return tff.types.structure_from_tensor_type_tree(
+        lambda t: tf.TensorSpec(t.shape, t.dtype), type_spec
+    )
 
 
 def trainer_from_model(
@@ -191,7 +265,7 @@ def _functional_trainer(
 
     with tf.Graph().as_default():
         has_own_loss = "loss" in model.initialize_metrics_state()
-    return LocalTrainer(model.input_spec, initial_weights, update, finalize)
+    return LocalTrainer(model.input_spec, initial_weights, update, finalize, True)
 
 
 def _variable_trainer(
@@ -262,7 +336,7 @@ def _variable_trainer(
     def finalize(sums):
         return OrderedDict((name, finalizers[name](sums[name])) for name in finalizers)
 
-    return LocalTrainer(element_spec, initial_weights, update, finalize)
+    return LocalTrainer(element_spec, initial_weights, update, finalize, True)
 
 
 def _features_and_labels(batch: Any) -> tuple[Any, Any]:
@@ -328,7 +402,12 @@ def build_client_work(
     ).type_signature.result
     data_type = tff.SequenceType(tff.types.tensorflow_to_type(trainer.element_spec))
 
-    @tff.tensorflow.computation(weights_type, data_type)
+    def computation(*types: tff.Type) -> Any:
+        if trainer.needs_graph:
+            return tff.tensorflow.computation(*types)
+        return graph_computation(*types)
+
+    @computation(weights_type, data_type)
     def train(weights, dataset):
         delta, num_examples, metrics = trainer.update(weights, dataset)
         num_examples = tf.cast(num_examples, tf.float32)
@@ -339,7 +418,7 @@ def build_client_work(
 
     metrics_type = train.type_signature.result[1]
 
-    @tff.tensorflow.computation(metrics_type)
+    @computation(metrics_type)
     def finalize(sums):
         return OrderedDict(trainer.finalize_metrics(sums))
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg.averaging import Averager
+from tff_agg.client_work import graph_computation
 
 STEP_FROM_CHOICES = ("aggregate", "iterate")
 
@@ -59,7 +60,7 @@ def build_averaging_finalizer(
     """
     check_step(learning_rate, momentum, nesterov, step_from)
 
-    @tff.tensorflow.computation
+    @graph_computation()
     def start():
         zeros = tff.types.structure_from_tensor_type_tree(
             lambda t: tf.zeros(t.shape, t.dtype), weights_type.trainable
@@ -68,7 +69,7 @@ def build_averaging_finalizer(
 
     state_type = start.type_signature.result
 
-    @tff.tensorflow.computation(state_type, weights_type, weights_type.trainable)
+    @graph_computation(state_type, weights_type, weights_type.trainable)
     def step(state, weights, update):
         new_momentum, direction = _direction(
             state["momentum"], update, momentum, nesterov

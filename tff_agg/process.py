@@ -128,8 +128,7 @@ def _starting_at_the_model(
     """
     state_type = composed.initialize.type_signature.result.member
 
-    @tff.tensorflow.computation(state_type, state_type.global_model_weights)
-    def set_model_weights(state, weights):
+    def at_weights(state, weights):
         restarted = finalizer.start_state(weights.trainable, averager, momentum=0.0)
         kept = state.finalizer
         return state._replace(
@@ -142,9 +141,13 @@ def _starting_at_the_model(
             ),
         )
 
-    @tff.tensorflow.computation(state_type)
+    set_model_weights = client_work.graph_computation(
+        state_type, state_type.global_model_weights
+    )(at_weights)
+
+    @client_work.graph_computation(state_type)
     def start(state):
-        return set_model_weights(state, state.global_model_weights)
+        return at_weights(state, state.global_model_weights)
 
     @tff.federated_computation
     def initialize():
@@ -171,6 +174,11 @@ def _trainer(
                 f"its own. Leave them out (got {client_optimizer!r}, {client_epochs!r})"
             )
         return model
+    epochs_are_whole = isinstance(client_epochs, int) and client_epochs >= 1
+    if isinstance(client_epochs, bool) or not epochs_are_whole:
+        raise ValueError(
+            f"client_epochs must be a whole number of at least 1, got {client_epochs!r}"
+        )
     if client_optimizer is None:
         raise ValueError(
             "client_optimizer must be an optimizer of tff.learning.optimizers or a "
