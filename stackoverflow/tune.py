@@ -1,0 +1,344 @@
+"""Tunes the aggregation of checkpoints: on validation data, tested once.
+
+Inference aggregation (Algorithm 3), over the checkpoints of finished runs:
+
+  python -m stackoverflow.tune --runs=runs/seed0,runs/seed1 --out=results/tune
+
+Training aggregation (Algorithm 2), one run for each parameter and start:
+
+  python -m stackoverflow.tune --algorithm=training --averager=uta --parameters=2,3,5 \
+      --out=results/tune_uta --train_flags="--store=data/so --epsilon=8 --rounds=500"
+
+Without further flags the paper's grids are searched. Run the same command again to go
+on with a search that was stopped.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from absl import app, flags
+
+from stackoverflow import evaluate, recycling
+from stackoverflow import tuning_report as reports
+from tff_agg import inference, tuning
+from tff_agg.tuning import Candidate
+
+FLAGS = flags.FLAGS
+_OUTPUTS = ("OPA", "OMV")
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceConfig:
+    """A search over inference aggregations.
+
+    Attributes:
+      runs: The run folders; accuracies are averaged over them.
+      out: Where journal, table and picture go.
+      grid: The methods and their parameters.
+      sentences: The size of the validation and test samples.
+      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
+      memory_budget: In bytes, for OPA and OMV.
+      store: The token store, if it is not where the runs found it.
+    """
+
+    runs: tuple[str, ...]
+    out: str
+    grid: inference.Grid = dataclasses.field(default_factory=lambda: paper_grid())
+    sentences: int = 10_000
+    name: str = "iterate"
+    memory_budget: int = 1 << 30
+    store: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """A search over training aggregations.
+
+    Attributes:
+      out: Where trials, journal, table and picture go.
+      averager: 'uta' or 'ema'.
+      parameters: The values of k or β.
+      starts: The values of τ.
+      train_flags: Flags of `stackoverflow.train` that all trials share.
+      ema_convention: What β means, 'decay' or 'weight'.
+      sentences: The size of the validation and test samples.
+    """
+
+    out: str
+    averager: str
+    parameters: tuple[float, ...]
+    starts: tuple[int, ...] = tuning.STACKOVERFLOW_STARTS
+    train_flags: tuple[str, ...] = ()
+    ema_convention: str = "decay"
+    sentences: int = 10_000
+
+    def __post_init__(self):
+        if self.averager not in ("uta", "ema"):
+            raise ValueError(f"averager={self.averager!r} must be 'uta' or 'ema'")
+
+    def grid(self) -> list[Candidate]:
+        """Returns the candidates (p, τ)."""
+        whole = int if self.averager == "uta" else float
+        method = f"{self.averager.upper()}_tr"
+        return [
+            Candidate(method, whole(p), start)
+            for start in self.starts
+            for p in self.parameters
+        ]
+
+    def folder(self, candidate: Candidate) -> pathlib.Path:
+        """Returns the run folder of a candidate."""
+        name = f"{self.averager}-{candidate.parameter:g}-from-{candidate.start}"
+        return pathlib.Path(self.out) / "trials" / name
+
+    def command(self, candidate: Candidate) -> list[str]:
+        """Returns the command that trains a candidate, or goes on with it."""
+        parameter = f"k={candidate.parameter}"
+        if self.averager == "ema":
+            parameter = f"ema_{self.ema_convention}={candidate.parameter}"
+        return [
+            sys.executable,
+            "-m",
+            "stackoverflow.train",
+            *self.train_flags,
+            f"--averager={self.averager}",
+            f"--{parameter}",
+            f"--start_round={candidate.start}",
+            f"--out={self.folder(candidate)}",
+        ]
+
+
+def paper_grid() -> inference.Grid:
+    """Returns the paper's grids for inference aggregation."""
+    return inference.Grid(uta=tuning.KS, outputs=tuning.KS, ema=tuning.INFERENCE_BETAS)
+
+
+def candidates_of(grid: inference.Grid, checkpoints: int) -> list[Candidate]:
+    """Lists the candidates of a grid; no k beyond the checkpoints that there are."""
+    found = [Candidate("last")]
+    for method, parameter in grid.methods():
+        is_count = method in ("UTA_inf", *_OUTPUTS)
+        if not is_count or (parameter or 0) <= checkpoints:
+            found.append(Candidate(method, parameter))
+    return found
+
+
+def grid_of(grid: inference.Grid, candidates: Sequence[Candidate]) -> inference.Grid:
+    """Cuts a grid down to what some candidates need."""
+
+    def parameters(*methods: str) -> tuple:
+        found = [c.parameter for c in candidates if c.method in methods]
+        return tuple(dict.fromkeys(found))
+
+    return dataclasses.replace(
+        grid,
+        uta=parameters("UTA_inf"),
+        outputs=parameters(*_OUTPUTS),
+        ema=parameters("EMA_inf"),
+        pda=parameters("PDA"),
+        baseline=any(c.method == "EMA_baseline" for c in candidates),
+    )
+
+
+def tune_inference(
+    config: InferenceConfig,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, tuning.Choice]:
+    """Algorithm 3 over finished runs; writes journal, table and picture."""
+    runs = recycling.open_runs(config.runs, config.store)
+    fewest = min(len(run.rounds(config.name)) for run in runs)
+    settings = {
+        "algorithm": "inference",
+        "runs": [str(run.folder.resolve().name) for run in runs],
+        "rounds": [run.rounds(config.name)[-1] for run in runs],
+        "sentences": config.sentences,
+        "name": config.name,
+        "ema": [config.grid.ema_convention, config.grid.ema_warm_up],
+    }
+    journal = tuning.Journal(pathlib.Path(config.out) / "journal.jsonl", settings)
+
+    def scores(candidates: Sequence[Candidate], split: str) -> dict[Candidate, float]:
+        rows = evaluate.evaluate_runs(
+            evaluate.EvaluateConfig(
+                runs=config.runs,
+                out=config.out,
+                grid=grid_of(config.grid, candidates),
+                split=split,
+                sentences=config.sentences,
+                name=config.name,
+                memory_budget=config.memory_budget,
+                store=config.store,
+            ),
+            on_progress,
+        )
+        found: dict[Candidate, list[float]] = {}
+        for row in rows:
+            key = Candidate(row["method"], row["parameter"])
+            found.setdefault(key, []).append(row["accuracy"])
+        return {key: statistics.fmean(values) for key, values in found.items()}
+
+    def validate(candidates: list[Candidate]) -> Iterator[tuple[Candidate, float]]:
+        found = scores(candidates, "heldout")
+        return ((candidate, found[candidate]) for candidate in candidates)
+
+    choices = tuning.tune_inference(
+        candidates_of(config.grid, fewest),
+        validate,
+        lambda candidate: scores([candidate], "test")[candidate],
+        journal,
+    )
+    compared = sum(len(choice.trials) for choice in choices.values())
+    privacy = reports.privacy_of(runs[0].folder, 1, compared)
+    reports.write(config.out, list(choices.values()), privacy)
+    return choices
+
+
+def tune_training(
+    config: TrainingConfig,
+    run_command: Callable[[list[str]], None] | None = None,
+    on_trial: Callable[[int, int, Candidate, float | None], None] | None = None,
+) -> tuning.Choice:
+    """Algorithm 2 with one training run a candidate; writes the same files.
+
+    Args:
+      config: The search.
+      run_command: Runs a trial's command and raises if it fails.
+      on_trial: Hears of every trial, see `tuning.tune_training`.
+    """
+    run_command = run_command or _run_command
+    settings = {
+        "algorithm": "training",
+        "averager": config.averager,
+        "train_flags": list(config.train_flags),
+        "ema_convention": config.ema_convention,
+        "sentences": config.sentences,
+    }
+    journal = tuning.Journal(pathlib.Path(config.out) / "journal.jsonl", settings)
+
+    def accuracy(candidate: Candidate, split: str) -> float:
+        run = recycling.Run.open(config.folder(candidate))
+        last = run.rounds("aggregate")[-1]
+        if last < run.config["rounds"]:
+            raise RuntimeError(f"{run.folder} ends at round {last}")
+        score = recycling.scorer(run.sizes, run.rows(split, config.sentences))
+        correct, total = score(run.load(last, "aggregate"))
+        return correct / total
+
+    def trial(candidate: Candidate) -> float:
+        run_command(config.command(candidate))
+        return accuracy(candidate, "heldout")
+
+    choice = tuning.tune_training(
+        config.grid(),
+        trial,
+        lambda candidate: accuracy(candidate, "test"),
+        journal,
+        on_trial,
+    )
+    folder = config.folder(choice.best)
+    privacy = reports.privacy_of(folder, journal.runs_looked_at(), 0)
+    reports.write(config.out, [choice], privacy)
+    return choice
+
+
+def _run_command(command: list[str]) -> None:
+    """Runs a trial; its output goes to the terminal."""
+    subprocess.run(command, check=True)
+
+
+def define_flags(flag_values: flags.FlagValues = FLAGS) -> None:
+    """Defines the flags of this binary."""
+    define = functools.partial(evaluate.define_flag, flag_values)
+    algorithms = ["inference", "training"]
+    define("enum", "algorithm", "inference", algorithms, "what is tuned")
+    define("string", "out", "results/tune", "where everything goes")
+    define("integer", "sentences", 10_000, "the size of either sample")
+    define("list", "runs", [], "inference: the run folders")
+    names = ["iterate", "aggregate"]
+    define("enum", "name", "iterate", names, "inference: θ or θ^AGG")
+    define("integer", "memory_mb", 1024, "inference: memory for OPA and OMV, in MB")
+    define("string", "store", None, "inference: the token store, if moved")
+    define("enum", "averager", "uta", ["uta", "ema"], "training: the aggregation")
+    define("list", "parameters", [], "training: k or β; the paper's if not given")
+    define("list", "starts", ["0"], "training: the values of τ")
+    define("string", "train_flags", "", "training: flags that all trials share")
+    evaluate.define_grid_flags(flag_values)
+
+
+def inference_config_from_flags(
+    values: flags.FlagValues = FLAGS,
+) -> InferenceConfig:
+    """Makes the search over inference aggregations that the flags describe."""
+    grid = evaluate.grid_from_flags(values)
+    if not (grid.uta or grid.outputs or grid.ema or grid.pda):
+        grid = dataclasses.replace(
+            grid, uta=tuning.KS, outputs=tuning.KS, ema=tuning.INFERENCE_BETAS
+        )
+    return InferenceConfig(
+        runs=tuple(values.runs),
+        out=values.out,
+        grid=grid,
+        sentences=values.sentences,
+        name=values.name,
+        memory_budget=values.memory_mb << 20,
+        store=values.store,
+    )
+
+
+def training_config_from_flags(
+    values: flags.FlagValues = FLAGS,
+) -> TrainingConfig:
+    """Makes the search over training aggregations that the flags describe."""
+    defaults = {"uta": tuning.KS, "ema": tuning.TRAINING_BETAS}[values.averager]
+    return TrainingConfig(
+        out=values.out,
+        averager=values.averager,
+        parameters=tuple(float(p) for p in values.parameters) or defaults,
+        starts=tuple(int(t) for t in values.starts),
+        train_flags=tuple(shlex.split(values.train_flags)),
+        ema_convention=values.ema_convention,
+        sentences=values.sentences,
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Runs the search that the flags describe."""
+    from stackoverflow import terminal
+
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+    with terminal.plain_errors():
+        if FLAGS.algorithm == "inference":
+            config = inference_config_from_flags()
+            choices = tune_inference(config, evaluate.ProgressBars())
+            print(reports.table(list(choices.values())))
+        else:
+            choice = tune_training(training_config_from_flags(), None, _say)
+            print(reports.table([choice]))
+        note = pathlib.Path(FLAGS.out) / "privacy_of_tuning.md"
+        if note.exists():
+            print(note.read_text())
+        print(f"Everything is in {FLAGS.out}")
+    return 0
+
+
+def _say(number: int, total: int, candidate: Candidate, accuracy: float | None) -> None:
+    found = "failed" if accuracy is None else f"{100 * accuracy:.3f} %"
+    print(f"[{number}/{total}] {candidate}: {found}", flush=True)
+
+
+def entry_point() -> None:
+    """Runs as the console command `tff-agg-tune`."""
+    define_flags()
+    app.run(main)
+
+
+if __name__ == "__main__":
+    define_flags()
+    sys.exit(app.run(main))

@@ -1,0 +1,264 @@
+"""How uncertain are predictions, from one run's checkpoints and from independent runs?
+
+  python -m stackoverflow.uncertainty --runs=runs/seed0,…,runs/seed9 --out=results/un
+
+For every word of the validation sample: the 95 % confidence interval of the highest
+mean score over N models, averaged over all words. The models are the final ones of N
+runs, or the last N checkpoints of a single run. Prints both for several N with their
+ratio, and writes widths.csv and widths.png.
+"""
+
+import csv
+import dataclasses
+import functools
+import io
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import app, flags
+
+from stackoverflow import evaluate, recycling
+from tff_agg import blobs, uncertainty
+
+FLAGS = flags.FLAGS
+# Mean, spread, scores and difference in double precision; the scores twice in single.
+_BYTES_PER_SCORE = 4 * 8 + 2 * 4
+
+
+@dataclasses.dataclass(frozen=True)
+class UncertaintyConfig:
+    """What to compare.
+
+    Attributes:
+      runs: The folders of runs that differ in their seeds, at least 2.
+      out: Where table and picture go.
+      sizes: The numbers of models N; those beyond the number of runs are left out.
+      repeats: How many times runs are drawn.
+      split: 'heldout' or 'test'.
+      sentences: The size of the sample.
+      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
+      separation: The rounds between two checkpoints.
+      burn_in: The first round whose checkpoint may be used.
+      level: The confidence.
+      memory_budget: In bytes.
+      seed: Seeds the drawing of runs.
+      store: The token store, if it is not where the runs found it.
+    """
+
+    runs: tuple[str, ...]
+    out: str
+    sizes: tuple[int, ...] = (2, 3, 5, 10, 20, 50, 100)
+    repeats: int = 5
+    split: str = "heldout"
+    sentences: int = 1000
+    name: str = "iterate"
+    separation: int = 1
+    burn_in: int = 0
+    level: float = 0.95
+    memory_budget: int = 1 << 30
+    seed: int = 0
+    store: str | None = None
+
+
+class Handle(NamedTuple):
+    """One checkpoint: which run's, of which round."""
+
+    run: int
+    round: int
+
+
+def compare(
+    config: UncertaintyConfig,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> uncertainty.Comparison:
+    """Compares both estimators over the runs of a configuration."""
+    runs = recycling.open_runs(config.runs, config.store)
+    if len({str(run.folder.resolve()) for run in runs}) < len(runs):
+        raise ValueError("runs: the same folder is given twice")
+    if len(groups := recycling.kinds(runs)) > 1:
+        raise ValueError(
+            f"runs must differ in their seeds only; there are {len(groups)} kinds: "
+            + "; ".join(groups)
+        )
+    sizes = [n for n in config.sizes if 2 <= n <= len(runs)]
+    if not sizes:
+        raise ValueError(
+            f"sizes={config.sizes} has none from 2 to the {len(runs)} runs given"
+        )
+    model, rows = runs[0].sizes, runs[0].rows(config.split, config.sentences)
+    per_row = model.num_ids * model.max_tokens * _BYTES_PER_SCORE
+    count = max(1, config.memory_budget // per_row)
+    chunks = [rows[i : i + count] for i in range(0, len(rows), count)]
+    predict = recycling.predictor(model)
+    done, total = 0, config.repeats * 2 * max(sizes) * len(chunks)
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        if on_progress is not None:
+            on_progress("predictions", done, total)
+
+    def widths(models: Sequence[Handle]) -> uncertainty.Widths:
+        return uncertainty.interval_widths(
+            models,
+            lambda handle, chunk: (
+                predict(runs[handle.run].load(handle.round, config.name), chunk).scores
+            ),
+            chunks,
+            sizes,
+            level=config.level,
+            on_progress=advance,
+        )
+
+    def tail(run: int, n: int) -> list[Handle]:
+        have = runs[run].rounds(config.name)
+        wanted = uncertainty.checkpoint_rounds(
+            have[-1], burn_in=config.burn_in, separation=config.separation, count=n
+        )
+        if missing := sorted(set(wanted) - set(have)):
+            raise ValueError(f"{runs[run].folder} has no checkpoints of {missing}")
+        return [Handle(run, t) for t in reversed(wanted)]
+
+    return uncertainty.compare_estimators(
+        range(len(runs)),
+        final=lambda run: Handle(run, runs[run].rounds(config.name)[-1]),
+        tail=tail,
+        widths=widths,
+        repeats=config.repeats,
+        seed=config.seed,
+    )
+
+
+def table(found: uncertainty.Comparison) -> str:
+    """Formats the comparison for the terminal."""
+    from stackoverflow import terminal
+
+    rows = []
+    for i, n in enumerate(found.sizes):
+        independent, checkpoints = found.independent[:, i], found.checkpoints[:, i]
+        rows.append(
+            [
+                n,
+                f"{independent.mean():.5f} ± {_error(independent):.5f}",
+                f"{checkpoints.mean():.5f} ± {_error(checkpoints):.5f}",
+                f"{found.ratio[i]:.2f}",
+            ]
+        )
+    header = ["N", "independent runs", "last checkpoints", "ratio"]
+    return terminal.table(header, rows)
+
+
+def _error(values: np.ndarray) -> float:
+    """The standard error over repeats."""
+    if len(values) < 2:
+        return 0.0
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def write(found: uncertainty.Comparison, out: str) -> None:
+    """Writes widths.csv and widths.png."""
+    from stackoverflow import figures
+
+    folder = pathlib.Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["estimator", "models", "repeat", "width"])
+    estimators = {
+        "independent runs": found.independent,
+        "last checkpoints": found.checkpoints,
+    }
+    for name, values in estimators.items():
+        for repeat, row in enumerate(values):
+            for n, width in zip(found.sizes, row, strict=True):
+                writer.writerow([name, n, repeat, width])
+    blobs.write_file(folder / "widths.csv", text.getvalue().encode())
+    figure, (axis,) = figures.new_figure(1)
+    for name, values in estimators.items():
+        errors = [_error(values[:, i]) for i in range(len(found.sizes))]
+        axis.errorbar(
+            found.sizes, values.mean(axis=0), errors, fmt="o-", capsize=3, label=name
+        )
+    for n, ratio, top in zip(
+        found.sizes, found.ratio, found.independent.mean(axis=0), strict=True
+    ):
+        axis.annotate(
+            f"×{ratio:.2f}", (n, top), textcoords="offset points", xytext=(4, 6),
+            fontsize=8,
+        )  # fmt: skip
+    axis.set(xlabel="number of models N", ylabel="mean width of the 95 % interval")
+    axis.set(xscale="log", yscale="log")
+    axis.set_xticks(found.sizes, [str(n) for n in found.sizes])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+    figures.save(figure, folder / "widths.png")
+
+
+def run(
+    config: UncertaintyConfig,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> uncertainty.Comparison:
+    """Compares, writes the results and returns them."""
+    found = compare(config, on_progress)
+    write(found, config.out)
+    return found
+
+
+def define_flags(flag_values: flags.FlagValues = FLAGS) -> None:
+    """Defines the flags of this binary."""
+    define = functools.partial(evaluate.define_flag, flag_values)
+    defaults = UncertaintyConfig(runs=(), out="results/uncertainty")
+    define("list", "runs", [], "the run folders, which differ in their seeds")
+    define("string", "out", defaults.out, "where table and picture go")
+    sizes = [str(n) for n in defaults.sizes]
+    define("list", "sizes", sizes, "the numbers of models N")
+    define("integer", "repeats", defaults.repeats, "how many times runs are drawn")
+    define("enum", "split", defaults.split, list(recycling.SPLITS), "the data")
+    define("integer", "sentences", defaults.sentences, "the size of the sample")
+    define("enum", "name", "iterate", ["iterate", "aggregate"], "checkpoints: θ, θ^AGG")
+    define("integer", "separation", 1, "the rounds between two checkpoints")
+    define("integer", "burn_in", 0, "the first round that may be used")
+    define("float", "level", defaults.level, "the confidence")
+    define("integer", "memory_mb", 1024, "the memory for predictions, in MB")
+    define("integer", "seed", 0, "seeds the drawing of runs")
+    define("string", "store", None, "the token store, if it has been moved")
+
+
+def config_from_flags(values: flags.FlagValues = FLAGS) -> UncertaintyConfig:
+    """Makes the configuration that the flags describe."""
+    fields = {f.name for f in dataclasses.fields(UncertaintyConfig)}
+    given = {name: values[name].value for name in fields - {"memory_budget"}}
+    given |= {
+        "runs": tuple(values.runs),
+        "sizes": tuple(int(n) for n in values.sizes),
+        "memory_budget": values.memory_mb << 20,
+    }
+    return UncertaintyConfig(**given)
+
+
+def main(argv: list[str]) -> int:
+    """Compares what the flags describe."""
+    from stackoverflow import terminal
+
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+    with terminal.plain_errors():
+        config = config_from_flags()
+        print(table(run(config, evaluate.ProgressBars())))
+        print(f"Everything is in {config.out}")
+    return 0
+
+
+def entry_point() -> None:
+    """Runs as the console command `tff-agg-uncertainty`."""
+    define_flags()
+    app.run(main)
+
+
+if __name__ == "__main__":
+    define_flags()
+    sys.exit(app.run(main))
