@@ -53,11 +53,10 @@ def seed_in(backend: str, seed: Any) -> Leaf:
 
 def _seed_words(seed: Any) -> np.ndarray:
     """Returns `seed` as numpy uint64[2], whatever integers it was given as."""
-    flat = np.asarray(seed, dtype=object).reshape(-1)
-    if len(flat) != 2 or not all(float(word) == int(word) for word in flat):
-        raise ValueError(f"seed must be two integers of 64 bits, got {seed!r}")
-    words = [int(word) for word in flat]
-    if not all(-(2**63) <= word < 2**64 for word in words):
+    flat = np.asarray(seed, dtype=object).reshape(-1).tolist()
+    whole = all(isinstance(word, int | np.integer) for word in flat)
+    words = [int(word) for word in flat] if whole else []
+    if len(words) != 2 or not all(-(2**63) <= word < 2**64 for word in words):
         raise ValueError(f"seed must be two integers of 64 bits, got {seed!r}")
     return np.array([word % 2**64 for word in words], np.uint64)
 

@@ -1,0 +1,355 @@
+"""What every mechanism promises, for every mechanism and every library."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tff_agg import noise, structure
+
+N = 12
+SEED = (0x0123456789ABCDEF, -42)
+
+MECHANISMS = {
+    "identity": noise.identity(),
+    "tree": noise.tree(),
+    "tree completed": noise.tree(rounds=N - 1, completion=True),
+    "honaker": noise.tree("honaker", N),
+    "honaker completed": noise.tree("honaker", N - 1, completion=True),
+    "tree restarted": noise.restart_every(noise.tree(), 5),
+    "honaker restarted": noise.restart_every(noise.tree("honaker", 5, True), 5),
+    "banded": noise.banded_from([2.0, 0.7, 0.3, -0.2]),
+    "square root": noise.banded_square_root(5, momentum_decay=0.9),
+    "optimised banded": noise.banded(N, 4, separation=4, participations=2),
+    "blt": noise.blt(N, 2),
+    "blt restarted": noise.restart_every(noise.blt_from((0.9, 0.4), (0.3, 0.2)), 4),
+    "dense": noise.dense(N),
+    "dense momentum": noise.dense(N, momentum_decay=0.9),
+}
+EVERY = pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
+
+
+def rounds_of(mechanism) -> int:
+    return min(N, mechanism.max_rounds or N)
+
+
+def stream(mechanism, like, rounds=None, seed=SEED, step=None):
+    """Returns the noise of all rounds, as numpy."""
+    state = mechanism.init(like, seed)
+    step = step or mechanism.next
+    out = []
+    for _ in range(rounds or rounds_of(mechanism)):
+        state, drawn = step(state, like)
+        out.append(structure.map_leaves(np.asarray, drawn))
+    return out
+
+
+def explicit(mechanism, like, backend="numpy"):
+    """Multiplies C⁻¹ (or the trees' decoder) with the very normals of the stream."""
+    n = rounds_of(mechanism)
+    plain = np.stack(stream(noise.identity(), like, n))
+    return np.linalg.solve(mechanism.matrix(n), plain.reshape(n, -1))
+
+
+def is_square(mechanism) -> bool:
+    """Tells whether one normal a round makes the noise (no extra tree nodes)."""
+    return mechanism.decoder is None
+
+
+@EVERY
+def test_streaming_equals_the_explicit_product(mechanism):
+    like = np.zeros((3, 5))
+    n = rounds_of(mechanism)
+    got = np.stack(stream(mechanism, like)).reshape(n, -1)
+    if is_square(mechanism):
+        np.testing.assert_allclose(got, explicit(mechanism, like), atol=1e-12)
+        return
+    # Honaker trees: noise is linear in the nodes' normals. Their covariance decides.
+    decoder, encoder = mechanism.decoder(n), mechanism.encoder(n)
+    np.testing.assert_allclose(decoder @ encoder, np.eye(n), atol=1e-12)
+    inverse = np.linalg.inv(mechanism.matrix(n))
+    np.testing.assert_allclose(inverse @ inverse.T, decoder @ decoder.T, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 11])
+@pytest.mark.parametrize("completion", [False, True])
+def test_honaker_streams_its_decoder(n, completion):
+    """Node by node: replaces each normal in turn by a one and reads the noise."""
+    mechanism = noise.tree("honaker", n, completion)
+    from tff_agg.noise import forest
+
+    spans = list(forest.intervals(mechanism.forest(n)))
+    low_bits = [h for h in range(n.bit_length()) if (n - 1) >> h & 1]
+
+    def index_of(first, end):
+        """The draw's index: the level at which the node was made."""
+        size = end - first
+        if end == n and completion and n & (n - 1):
+            sizes = [1]
+            for h in low_bits:
+                sizes.append(sizes[-1] + 2**h)
+            at = sizes.index(size)
+            return 0 if at == 0 else low_bits[at - 1] + 1
+        return size.bit_length() - 1
+
+    rows = np.zeros((n, len(spans)))
+    for column, (first, end) in enumerate(spans):
+
+        def draw(position, index=0, want=(end - 1, index_of(first, end))):
+            return np.array(float((int(position), int(index)) == want))
+
+        buffers = mechanism.stream.start(np.array(0.0), "numpy")
+        for t in range(n):
+            buffers, rows[t, column] = mechanism.stream.step(
+                buffers, np.int64(t), draw, np.array(0.0), "numpy"
+            )
+    np.testing.assert_allclose(rows, mechanism.decoder(n), atol=1e-12)
+
+
+@EVERY
+def test_empirical_covariance(mechanism):
+    n, samples = rounds_of(mechanism), 60_000
+    drawn = np.stack(stream(mechanism, np.zeros(samples)))
+    inverse = np.linalg.inv(mechanism.matrix(n))
+    expected = inverse @ inverse.T
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    # Five standard errors of a covariance's estimate.
+    assert np.abs(drawn @ drawn.T / samples - expected).max() < 5 * (
+        scale.max() * np.sqrt(2 / samples)
+    )
+
+
+@EVERY
+def test_kolmogorov_smirnov_accepts_sigma_and_rejects_others(mechanism):
+    n = rounds_of(mechanism)
+    inverse = np.linalg.inv(mechanism.matrix(n))
+    drawn = stream(mechanism, np.zeros(20_000))
+    for t in (0, n // 2, n - 1):
+        sigma = np.linalg.norm(inverse[t])
+
+        def p_value(scale, t=t):
+            return scipy.stats.kstest(drawn[t] / scale, "norm").pvalue
+
+        assert p_value(sigma) > 1e-4
+        assert p_value(0.8 * sigma) < 1e-6
+        assert p_value(1.25 * sigma) < 1e-6
+
+
+@EVERY
+def test_same_seed_same_bits_other_seed_other_noise(mechanism):
+    like = {"a": np.zeros(50, np.float32), "b": (np.zeros((), np.float64),)}
+    once, again = stream(mechanism, like), stream(mechanism, like)
+    other = stream(mechanism, like, seed=(SEED[0], SEED[1] + 1))
+    for one, two, three in zip(once, again, other, strict=True):
+        assert one["a"].dtype == np.float32 and one["b"][0].shape == ()
+        assert one["b"][0].dtype == np.float64
+        np.testing.assert_array_equal(one["a"], two["a"])
+        assert one["b"][0] == two["b"][0]
+        assert not np.array_equal(one["a"], three["a"])
+
+
+@EVERY
+def test_resuming_continues_the_same_noise(mechanism):
+    like = np.zeros(7)
+    whole = stream(mechanism, like)
+    state = mechanism.init(like, SEED)
+    for t in range(rounds_of(mechanism)):
+        # What a checkpoint holds: plain copies of the leaves.
+        state = structure.map_leaves(lambda x: np.array(x, copy=True), state)
+        state, drawn = mechanism.next(state, like)
+        np.testing.assert_array_equal(drawn, whole[t])
+
+
+@EVERY
+def test_state_keeps_its_form_and_holds_the_buffers_it_claims(mechanism):
+    like = {"w": np.zeros((4, 2), np.float32), "b": np.zeros(3, np.float32)}
+    state = mechanism.init(like, SEED)
+    form = structure.map_leaves(lambda x: (x.shape, str(x.dtype)), state)
+    size = sum(leaf.size for leaf in structure.leaves(state.get("buffers", ())))
+    assert size == mechanism.buffers * 11
+    for _ in range(rounds_of(mechanism)):
+        state, drawn = mechanism.next(state, like)
+        assert structure.map_leaves(lambda x: (x.shape, str(x.dtype)), state) == form
+        assert drawn["w"].shape == (4, 2) and drawn["b"].dtype == np.float32
+    assert int(state["round"]) == rounds_of(mechanism)
+
+
+def test_leaves_rounds_and_indices_are_independent():
+    like = [np.zeros(40_000), np.zeros(40_000)]
+    state = noise.identity().init(like, SEED)
+    state, first = noise.identity().next(state, like)
+    _, second = noise.identity().next(state, like)
+    columns = [*first, *second]
+    correlation = np.corrcoef(columns) - np.eye(4)
+    assert np.abs(correlation).max() < 5 / np.sqrt(40_000)
+
+
+@EVERY
+def test_tensorflow_graph_equals_the_explicit_product(mechanism):
+    import tensorflow as tf
+
+    like = [tf.zeros([2, 3], tf.float64), tf.zeros([], tf.float64)]
+    n = rounds_of(mechanism)
+
+    @tf.function
+    def step(state, like):
+        return mechanism.next(state, like)
+
+    traced = stream(mechanism, like, step=step)
+    eager = stream(mechanism, like)
+    for a, b in zip(traced, eager, strict=True):
+        np.testing.assert_allclose(a[0], b[0], atol=1e-9)
+    assert step.experimental_get_tracing_count() == 1
+    if is_square(mechanism):
+        plain = stream(noise.identity(), like, n)
+        for leaf in (0, 1):
+            z = np.stack([row[leaf] for row in plain]).reshape(n, -1)
+            w = np.stack([row[leaf] for row in traced]).reshape(n, -1)
+            expected = np.linalg.solve(mechanism.matrix(n), z)
+            # dense keeps its rows in single precision in a graph
+            np.testing.assert_allclose(w, expected, atol=1e-5)
+
+
+@EVERY
+def test_tensorflow_covariance(mechanism):
+    import tensorflow as tf
+
+    samples, n = 20_000, rounds_of(mechanism)
+    like = tf.zeros([samples])
+    drawn = np.stack(stream(mechanism, like, step=tf.function(mechanism.next)))
+    assert drawn.dtype == np.float32
+    inverse = np.linalg.inv(mechanism.matrix(n))
+    expected = inverse @ inverse.T
+    bound = 6 * np.diag(expected).max() * np.sqrt(2 / samples)
+    assert np.abs(drawn @ drawn.T / samples - expected).max() < bound
+
+
+@EVERY
+def test_jax_traces_and_has_the_covariance(mechanism):
+    import jax
+    import jax.numpy as jnp
+
+    samples, n = 20_000, rounds_of(mechanism)
+    like = jnp.zeros(samples)
+    state = mechanism.init(like, np.array(SEED))
+
+    def body(state, _):
+        return mechanism.next(state, like)
+
+    _, drawn = jax.jit(lambda s: jax.lax.scan(body, s, None, length=n))(state)
+    drawn = np.asarray(drawn)
+    inverse = np.linalg.inv(mechanism.matrix(n))
+    expected = inverse @ inverse.T
+    bound = 6 * np.diag(expected).max() * np.sqrt(2 / samples)
+    assert np.abs(drawn @ drawn.T / samples - expected).max() < bound
+
+
+def test_tensorflow_round_may_be_any_tensor_and_shapes_unknown():
+    import tensorflow as tf
+
+    mechanism = noise.tree()
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([], tf.int64)]
+    )
+    def at(like, position):
+        state = {"round": position, "seed": tf.constant(SEED, tf.int64)}
+        return mechanism.next(state, like)[1]
+
+    like = tf.zeros([4, 3])
+    expected = stream(mechanism, like, 8)
+    for t in (0, 3, 7):
+        np.testing.assert_array_equal(at(like, tf.constant(t, tf.int64)), expected[t])
+
+
+def test_float16_and_bfloat16_leaves_get_noise_of_their_own_dtype():
+    import tensorflow as tf
+
+    like = [tf.zeros([1000], tf.bfloat16), tf.zeros([1000], tf.float16)]
+    drawn = noise.blt_from((0.5,), (0.25,))
+    state, first = drawn.next(drawn.init(like, SEED), like)
+    assert [leaf.dtype for leaf in first] == [tf.bfloat16, tf.float16]
+    assert abs(float(tf.math.reduce_std(tf.cast(first[0], tf.float32))) - 1) < 0.1
+
+
+@pytest.mark.parametrize("backend", ["numpy", "tf", "graph", "jax"])
+def test_no_noise_beyond_the_rounds_it_was_made_for(backend):
+    mechanism = noise.tree("honaker", 2)
+    if backend == "numpy":
+        like, step, error = np.zeros(2), mechanism.next, ValueError
+    elif backend == "jax":
+        import jax.numpy as jnp
+
+        like = jnp.zeros(2)
+        state = mechanism.init(like, np.array(SEED))
+        for _ in range(2):
+            state, drawn = mechanism.next(state, like)
+            assert np.isfinite(drawn).all()
+        assert np.isnan(mechanism.next(state, like)[1]).all()
+        return
+    else:
+        import tensorflow as tf
+
+        like, error = tf.zeros(2), tf.errors.InvalidArgumentError
+        step = mechanism.next if backend == "tf" else tf.function(mechanism.next)
+    stream(mechanism, like, 2, step=step)
+    with pytest.raises(error, match="built for 2 rounds"):
+        stream(mechanism, like, 3, step=step)
+
+
+def test_jax_keeps_all_bits_of_the_seed():
+    import jax.numpy as jnp
+
+    like = jnp.zeros(4)
+    mechanism = noise.identity()
+    low, high = (
+        mechanism.next(mechanism.init(like, np.array(seed)), like)[1]
+        for seed in ([1, 2], [1 + 2**40, 2])
+    )
+    assert not np.array_equal(low, high)
+    with pytest.raises(ValueError, match="too short"):
+        mechanism.init(like, jnp.array([1, 2]))
+
+
+@pytest.mark.parametrize("seed", [1, (1,), (1, 2, 3), (0.5, 1), (2**65, 0)])
+def test_bad_seeds(seed):
+    with pytest.raises(ValueError, match="seed must be two integers"):
+        noise.identity().init(np.zeros(2), seed)
+
+
+def test_bad_structures():
+    with pytest.raises(TypeError, match="floating-point"):
+        noise.identity().init(np.zeros(2, np.int32), SEED)
+    with pytest.raises(ValueError, match="leaves"):
+        noise.identity().init({}, SEED)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: noise.tree("best"), "estimator"),
+        (lambda: noise.tree("honaker"), "rounds"),
+        (lambda: noise.tree(completion=True), "rounds"),
+        (lambda: noise.tree(rounds=0), "rounds"),
+        (lambda: noise.restart_every(noise.tree("honaker", 4), 5), "period"),
+        (lambda: noise.restart_every(noise.tree(), 0), "period"),
+        (lambda: noise.banded_from([0.0, 1.0]), "diagonal"),
+        (lambda: noise.banded_from([1.0, np.nan]), "finite"),
+        (lambda: noise.banded_square_root(0), "bands"),
+        (lambda: noise.banded(10, 11), "bands"),
+        (lambda: noise.banded(10, 2, participations=2), "separation"),
+        (lambda: noise.banded(10, 2, separation=5, participations=3), "do not fit"),
+        (lambda: noise.blt(10, 0), "buffers"),
+        (lambda: noise.blt(10, 2, metric="median"), "metric"),
+        (lambda: noise.blt(10, 2, momentum_decay=1.0), "decay"),
+        (lambda: noise.blt_from((1.0,), (0.5,)), "decays"),
+        (lambda: noise.blt_from((0.5,), (1.5,)), "weights"),
+        (lambda: noise.blt_from((0.5,), ()), "as many"),
+        (lambda: noise.dense(0), "rounds"),
+        (lambda: noise.dense_from(np.ones((2, 2))), "lower triangular"),
+        (lambda: noise.dense(5).check_rounds(6), "built for 5 rounds"),
+        (lambda: noise.tree().check_rounds(0), "rounds"),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
