@@ -284,7 +284,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("data_dir", "../shared/data", "Where the real data are.")
     flags.DEFINE_string("out", "results/prepare_speed", "Where the figures go.")
     flags.DEFINE_string("scratch", None, "Where the stores are made meanwhile.")
-    flags.DEFINE_integer("copies", 10, "Copies of the lists in one file; 0 for none.")
+    flags.DEFINE_integer("copies", 5, "Copies of the lists in one file; 0 for none.")
     flags.DEFINE_integer("sqlite_rows", 200_000, "Rows of the SQLite file; 0: none.")
     flags.DEFINE_integer("workers", os.cpu_count(), "Processes.")
     app.run(main)

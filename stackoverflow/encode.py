@@ -279,10 +279,11 @@ def gather_bucket(bucket: int, vocabulary: Vocabulary, work: Work) -> int:
             continue
         ids = np.load(work.path("pieces", f"{piece}.ids.npy"), mmap_mode="r")
         batch = batch.slice(low, high - low)
+        # Copies, or every piece would stay mapped until the bucket is written.
         columns["user"].append(batch.column("user").dictionary_decode())
-        columns["day"].append(batch.column("day"))
-        arrays["split"].append(batch.column("split").to_numpy())
-        arrays["type"].append(batch.column("type").to_numpy())
+        columns["day"].append(batch.column("day").take(pa.array(range(high - low))))
+        arrays["split"].append(batch.column("split").to_numpy().copy())
+        arrays["type"].append(batch.column("type").to_numpy().copy())
         arrays["lengths"].append(np.diff(batch.column("words").offsets.to_numpy()))
         arrays["words"].append(ids[batch.column("words").flatten().to_numpy()])
     joined = {name: np.concatenate(values) for name, values in arrays.items()}

@@ -104,7 +104,8 @@ class ParquetSource:
 def _open(file: str) -> pq.ParquetFile:
     """Opens a file and checks that it has the columns."""
     try:
-        opened = pq.ParquetFile(file, memory_map=True)
+        # Buffered, or a whole column of a row group would be read into memory at once.
+        opened = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"path={file!r}: not a Parquet file ({error})") from error
     missing = [n for n in SCHEMA.names if n not in opened.schema_arrow.names]
