@@ -1,0 +1,84 @@
+"""Starting TensorFlow without its chatter, and without losing anything else."""
+
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tff_agg.runtime import quiet
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def stderr_of(program: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_nothing_is_shown_at_start_up():
+    code, shown = stderr_of(
+        """
+        from tff_agg.runtime.quiet import quiet_tensorflow
+        quiet_tensorflow()
+        import tensorflow as tf, tensorflow_federated as tff
+        assert float(tf.constant(1.0) + 1.0) == 2.0
+        """
+    )
+    assert (code, shown) == (0, "")
+
+
+def test_warnings_and_errors_afterwards_are_shown():
+    code, shown = stderr_of(
+        """
+        from tff_agg.runtime.quiet import quiet_tensorflow
+        quiet_tensorflow()
+        import os, warnings
+        warnings.warn("watch out")
+        os.write(2, b"E from C++\\n")
+        raise ValueError("too late")
+        """
+    )
+    assert code == 1
+    for part in ("UserWarning: watch out", "E from C++", "ValueError: too late"):
+        assert part in shown
+
+
+def test_unknown_lines_during_the_import_are_passed_on():
+    code, shown = stderr_of(
+        """
+        import os
+        from tff_agg.runtime.quiet import without_chatter
+        with without_chatter():
+            os.write(2, b"E x.cc:1] Unable to register cuDNN factory: twice\\n")
+            os.write(2, b"E x.cc:2] out of memory\\n")
+            raise SystemExit(7)
+        """
+    )
+    assert (code, shown) == (7, "E x.cc:2] out of memory\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "E cuda_fft.cc:609] Unable to register cuFFT factory: already registered",
+        "I cudart_stub.cc:28] Could not find cuda drivers on your machine, GPU will",
+        "W py_utils.cc:38] TF-TRT Warning: Could not find TensorRT",
+        "I cpu_feature_guard.cc:182] This TensorFlow binary is optimized to use "
+        "available CPU instructions in performance-critical operations.",
+    ],
+)
+def test_known_lines_are_chatter(line):
+    assert quiet._chatter.search(line)
+
+
+def test_real_errors_are_not_chatter():
+    assert not quiet._chatter.search("E gpu.cc:1] CUDA_ERROR_OUT_OF_MEMORY")

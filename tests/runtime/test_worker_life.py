@@ -1,0 +1,99 @@
+"""The worker ends when Python does, however it does."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+PROGRAM = """
+import logging, os, signal, sys
+logging.basicConfig()
+from tff_agg.runtime.quiet import quiet_tensorflow
+quiet_tensorflow()
+import psutil, numpy as np, tensorflow_federated as tff
+from tff_agg import runtime
+
+@tff.tensorflow.computation(np.int32)
+def twice(x):
+    return 2 * x
+
+runtime.use("worker")
+assert twice(21) == 42
+workers = [c.pid for c in psutil.Process().children() if "worker" in c.name()]
+print(*workers, flush=True)
+{ending}
+"""
+
+
+def run(ending: str) -> tuple[list[int], subprocess.CompletedProcess]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(ending=textwrap.dedent(ending))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return [int(pid) for pid in done.stdout.split()], done
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("", 0),
+        ("raise ValueError('over')", 1),
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+    ids=["normal", "exception", "os._exit", "SIGKILL"],
+)
+def test_no_worker_outlives_python(ending, code):
+    (worker,), done = run(ending)
+    assert done.returncode == code, done.stderr
+    deadline = time.monotonic() + 10
+    while is_alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(worker)
+    assert "all network interfaces without authentication" in done.stderr
+
+
+def test_closing_ends_it_and_the_thread_that_starts_it_may_end_first():
+    (first, second), done = run(
+        """
+        import threading, time
+        runtime.use("local")
+        results = []
+        context = runtime.create("worker")
+        def call():
+            with tff.framework.get_context_stack().install(context):
+                results.append(twice(4))
+        thread = threading.Thread(target=call)
+        thread.start(); thread.join()
+        time.sleep(0.2)
+        with tff.framework.get_context_stack().install(context):
+            results.append(twice(5))
+        assert results == [8, 10], results
+        worker, = [c for c in psutil.Process().children() if c.pid != workers[0]]
+        print(worker.pid, flush=True)
+        context.close()
+        assert not psutil.pid_exists(worker.pid)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert first != second
+    assert not is_alive(second)
