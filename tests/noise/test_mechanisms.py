@@ -93,8 +93,9 @@ def test_honaker_streams_its_decoder(n, completion):
 
     rows = np.zeros((n, len(spans)))
     for column, (first, end) in enumerate(spans):
+        node = (end - 1, index_of(first, end))
 
-        def draw(position, index=0, want=(end - 1, index_of(first, end))):
+        def draw(position, index=0, want=node):
             return np.array(float((int(position), int(index)) == want))
 
         buffers = mechanism.stream.start(np.array(0.0), "numpy")
@@ -266,7 +267,7 @@ def test_float16_and_bfloat16_leaves_get_noise_of_their_own_dtype():
 
     like = [tf.zeros([1000], tf.bfloat16), tf.zeros([1000], tf.float16)]
     drawn = noise.blt_from((0.5,), (0.25,))
-    state, first = drawn.next(drawn.init(like, SEED), like)
+    _, first = drawn.next(drawn.init(like, SEED), like)
     assert [leaf.dtype for leaf in first] == [tf.bfloat16, tf.float16]
     assert abs(float(tf.math.reduce_std(tf.cast(first[0], tf.float32))) - 1) < 0.1
 

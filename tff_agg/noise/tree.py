@@ -242,18 +242,24 @@ def _honaker_decoder(nodes, n: int) -> np.ndarray:
     """
     column = {span: i for i, span in enumerate(forest.intervals(nodes(n)))}
     width = len(column)
+    known: dict[tuple[int, int], tuple[np.ndarray, float]] = {}
 
     def estimate(node: forest.Node, first: int) -> tuple[np.ndarray, float]:
+        span = (first, first + node.size)
+        if span in known:
+            return known[span]
         own = np.zeros(width)
-        own[column[first, first + node.size]] = 1.0
-        if not node.children:
-            return own, 1.0
-        parts, spread, at = np.zeros(width), 0.0, first
-        for child in node.children:
-            value, variance = estimate(child, at)
-            parts, spread, at = parts + value, spread + variance, at + child.size
-        weight, variance = _merge(spread)
-        return weight * own + (1 - weight) * parts, variance
+        own[column[span]] = 1.0
+        variance = 1.0
+        if node.children:
+            parts, spread, at = np.zeros(width), 0.0, first
+            for child in node.children:
+                value, variance = estimate(child, at)
+                parts, spread, at = parts + value, spread + variance, at + child.size
+            weight, variance = _merge(spread)
+            own = weight * own + (1 - weight) * parts
+        known[span] = own, variance
+        return known[span]
 
     prefixes = np.zeros((n + 1, width))
     for t in range(1, n + 1):

@@ -1,0 +1,137 @@
+"""Accounting: closed forms, conversions, inversion, bad input."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr
+
+from tff_agg.privacy import (
+    AtMostOnce,
+    MinSeparation,
+    accounting,
+    calibrate,
+    dp_sgd_epsilon,
+    gaussian_epsilon,
+    gaussian_epsilons,
+    noise_multiplier_from_per_node,
+    per_node_from_noise_multiplier,
+    rho,
+    rho_of_per_node,
+)
+
+
+def exact_delta(sigma, epsilon):
+    """The closed form of the Gaussian mechanism, with no accounting library."""
+    return ndtr(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * ndtr(
+        -0.5 / sigma - epsilon * sigma
+    )
+
+
+@pytest.mark.parametrize(
+    ("sigma", "expected_rho", "paper", "per_node_rho"),
+    [(0.341, 4.30, 18.9, 47.3), (0.682, 1.075, 8.2, 11.8)],
+)
+def test_the_papers_figures_and_the_other_reading(
+    sigma, expected_rho, paper, per_node_rho
+):
+    assert rho(sigma) == pytest.approx(expected_rho, abs=0.005)
+    by = gaussian_epsilons(sigma, 1e-6)
+    assert by.rdp_whole_orders == pytest.approx(paper, abs=0.06)
+    assert by.zcdp > by.rdp_whole_orders > by.rdp > by.pld
+    assert rho_of_per_node(sigma, 2000) == pytest.approx(per_node_rho, abs=0.06)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.341, 0.682, 2.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-6, 1e-3])
+def test_pld_is_the_closed_form_and_on_the_safe_side(sigma, delta):
+    epsilon = gaussian_epsilon(sigma, delta)
+    assert exact_delta(sigma, epsilon) <= delta * (1 + 1e-9)
+    assert exact_delta(sigma, epsilon * (1 - 1e-4)) > delta
+
+
+@given(st.floats(0.05, 60.0), st.floats(-12, -2))
+@settings(deadline=None, max_examples=25)
+def test_conversions_keep_their_order(sigma, log_delta):
+    delta = 10.0**log_delta
+    by = gaussian_epsilons(sigma, delta)
+    assert by.pld <= by.rdp + 1e-6
+    assert by.rdp <= by.rdp_whole_orders + 1e-9
+    assert gaussian_epsilon(sigma * 1.1, delta) < by.pld + 1e-12
+
+
+@pytest.mark.parametrize("method", ["pld", "rdp"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.2, 18.9, 60.0])
+def test_calibration_inverts_to_a_millionth(epsilon, method):
+    sigma = calibrate(epsilon, 1e-6, method=method)
+    reached = gaussian_epsilon(sigma, 1e-6, method)
+    assert epsilon - 1e-6 <= reached <= epsilon
+
+
+def test_calibration_of_any_falling_function():
+    def epsilon_of(sigma):
+        return dp_sgd_epsilon(sigma, 0.01, 500, 1e-5, method="rdp")
+
+    sigma = calibrate(2.0, 1e-5, epsilon_of=epsilon_of)
+    assert 2.0 - 1e-6 <= epsilon_of(sigma) <= 2.0
+
+
+def test_dp_sgd_with_certain_sampling_is_plain_composition():
+    sigma, steps = 8.0, 16
+    together = gaussian_epsilon(sigma / math.sqrt(steps), 1e-5)
+    assert dp_sgd_epsilon(sigma, 1.0, steps, 1e-5) == pytest.approx(together, rel=1e-3)
+    assert dp_sgd_epsilon(sigma, 0.1, steps, 1e-5) < together / 4
+
+
+def test_dp_sgd_methods_agree_roughly_and_pld_is_tighter():
+    pld = dp_sgd_epsilon(3.0, 0.08, 200, 1e-5)
+    rdp = dp_sgd_epsilon(3.0, 0.08, 200, 1e-5, method="rdp")
+    assert 0.8 * rdp < pld < rdp
+
+
+@given(st.floats(0.01, 10), st.integers(1, 3000), st.integers(1, 400))
+@settings(deadline=None, max_examples=40)
+def test_per_node_multipliers_convert_forth_and_back(value, rounds, separation):
+    schema = MinSeparation(separation, 3).cut(rounds)
+    per_node = per_node_from_noise_multiplier(value, rounds, schema)
+    back = noise_multiplier_from_per_node(per_node, rounds, schema)
+    assert back == pytest.approx(value)
+    assert per_node >= value
+
+
+def test_no_noise_is_no_privacy():
+    assert rho(0.0) == math.inf
+    assert gaussian_epsilons(0.0, 1e-6) == (math.inf,) * 4
+    assert dp_sgd_epsilon(0.0, 0.1, 5, 1e-5) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: rho(-1.0), "noise_multiplier"),
+        (lambda: rho(math.nan), "noise_multiplier"),
+        (lambda: rho(math.inf), "noise_multiplier"),
+        (lambda: rho("0.3"), "noise_multiplier"),
+        (lambda: gaussian_epsilon(1.0, 0.0), "delta"),
+        (lambda: gaussian_epsilon(1.0, 1.0), "delta"),
+        (lambda: gaussian_epsilon(1.0, math.nan), "delta"),
+        (lambda: gaussian_epsilon(1.0, 1e-6, "moments"), "method"),
+        (lambda: calibrate(0.0, 1e-6), "epsilon"),
+        (lambda: calibrate(math.inf, 1e-6), "epsilon"),
+        (lambda: calibrate(1.0, 2.0), "delta"),
+        (lambda: dp_sgd_epsilon(1.0, 0.0, 10, 1e-5), "sampling_probability"),
+        (lambda: dp_sgd_epsilon(1.0, 0.5, 0, 1e-5), "steps"),
+        (lambda: rho_of_per_node(-0.1, 2000), "noise_multiplier"),
+        (lambda: rho_of_per_node(0.1, 0), "rounds"),
+        (lambda: rho_of_per_node(0.1, 10, AtMostOnce(), 0), "restart_every"),
+    ],
+)
+def test_bad_input_is_named(make, name):
+    with pytest.raises(ValueError, match=name):
+        make()
+
+
+def test_messages_name_the_value():
+    with pytest.raises(ValueError, match=r"strictly between 0 and 1, got 1\.5"):
+        accounting.check_delta(1.5)
