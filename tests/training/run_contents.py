@@ -1,0 +1,18 @@
+"""Reads a run folder back, to compare runs bit for bit."""
+
+import pathlib
+
+from tff_agg import checkpoints
+
+TABLES = ("metrics.csv", "validation.csv", "test.csv")
+
+
+def contents(folder):
+    """Returns all that must not depend on where a run was interrupted."""
+    folder = pathlib.Path(folder)
+    store = checkpoints.CheckpointStore(folder / "checkpoints")
+    found = {name: (folder / name).read_bytes() for name in TABLES}
+    for name in ("iterate", "aggregate", "state"):
+        for number, value in store.iterate(name):
+            found[name, number] = [(x.dtype, x.shape, x.tobytes()) for x in value]
+    return found
