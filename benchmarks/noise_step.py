@@ -1,0 +1,129 @@
+"""Times one round's noise for a model, against TF-Privacy's tree aggregator.
+
+Each row is a compiled TensorFlow function that takes the state and returns the next
+one and the noise. Rows take turns in every repetition, so that a busy machine slows
+them all alike; the median over rounds is shown.
+
+    python -m benchmarks.noise_step --parameters=1000000
+"""
+
+import json
+import pathlib
+import platform
+import statistics
+import time
+
+from absl import app, flags
+
+_PARAMETERS = flags.DEFINE_integer("parameters", 1_000_000, "Parameters of the model.")
+_ROUNDS = flags.DEFINE_integer("rounds", 32, "Rounds to time; a power of two is fair.")
+_OUT = flags.DEFINE_string("out", "results/noise_step", "Folder for the JSON.")
+
+
+def _ours(mechanism, like):
+    """Returns a step function over a state and the state before the first round."""
+    import tensorflow as tf
+
+    step = tf.function(lambda state: mechanism.next(state, like))
+    return step, mechanism.init(like, (1, 2))
+
+
+def _theirs(parameters: int, efficient: bool):
+    """Returns TF-Privacy's residual tree query as such a step function."""
+    import tensorflow as tf
+    from tensorflow_privacy.privacy.dp_query import tree_aggregation_query
+
+    query = tree_aggregation_query.TreeResidualSumQuery.build_l2_gaussian_query(
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        record_specs=tf.TensorSpec([parameters]),
+        noise_seed=1,
+        use_efficient=efficient,
+    )
+    total = tf.zeros([parameters])
+
+    # Its level buffers grow with the rounds, hence the shapes of its state.
+    @tf.function(reduce_retracing=True)
+    def step(state):
+        noised, state, _ = query.get_noised_result(total, state)
+        return state, noised
+
+    return step, query.initial_global_state()
+
+
+def _rows(parameters: int) -> dict:
+    """Returns (step, state, model copies held, draws a round) of each row."""
+    import tensorflow as tf
+
+    from tff_agg import noise
+
+    like = tf.zeros([parameters])
+    mechanisms = {
+        "identity": (noise.identity(), "1"),
+        "tree (plain)": (noise.tree(), "2 on average"),
+        "tree (Honaker)": (noise.tree("honaker", 2000), "2 on average"),
+        "blt, 2 buffers": (noise.blt(2000, 2), "1"),
+        "blt, 3 buffers": (noise.blt(2000, 3), "1"),
+        "blt, 4 buffers": (noise.blt(2000, 4), "1"),
+        "banded, 8 bands": (noise.banded_square_root(8), "1"),
+    }
+    rows = {
+        name: (*_ours(mechanism, like), mechanism.buffers, draws)
+        for name, (mechanism, draws) in mechanisms.items()
+    }
+    for name, efficient in (("plain", False), ("efficient", True)):
+        # Level buffers (11 at 2,000 rounds) and the previous round's noise.
+        rows[f"TF-Privacy tree ({name})"] = (
+            *_theirs(parameters, efficient),
+            12,
+            "2 on average",
+        )
+    return rows
+
+
+def measure(parameters: int, rounds: int) -> list[dict]:
+    rows = _rows(parameters)
+    states = {}
+    for name, (step, state, _, _) in rows.items():
+        step(state)
+        states[name] = state
+    seconds: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(rounds):
+        for name, (step, *_) in rows.items():
+            start = time.perf_counter()
+            states[name], drawn = step(states[name])
+            float(drawn[0])
+            seconds[name].append(time.perf_counter() - start)
+    return [
+        {
+            "mechanism": name,
+            "milliseconds_mean": 1e3 * statistics.fmean(times),
+            "milliseconds_median": 1e3 * statistics.median(times),
+            "model_copies": rows[name][2],
+            "draws": rows[name][3],
+        }
+        for name, times in seconds.items()
+    ]
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    found = measure(_PARAMETERS.value, _ROUNDS.value)
+    print(
+        f"{_PARAMETERS.value} parameters, {_ROUNDS.value} rounds, {platform.machine()}"
+    )
+    print(f"{'mechanism':<26}{'mean ms':>9}{'median ms':>11}{'copies':>8}  draws")
+    for row in found:
+        print(
+            f"{row['mechanism']:<26}{row['milliseconds_mean']:>9.1f}"
+            f"{row['milliseconds_median']:>11.1f}{row['model_copies']:>8}"
+            f"  {row['draws']}"
+        )
+    folder = pathlib.Path(_OUT.value)
+    folder.mkdir(parents=True, exist_ok=True)
+    result = {"parameters": _PARAMETERS.value, "rounds": _ROUNDS.value, "rows": found}
+    (folder / "noise_step.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)
