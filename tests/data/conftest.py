@@ -49,7 +49,7 @@ def few_rows():
         ("ben", "answer", day, "use a loop", "train"),
         ("ann", "question", day, "why is the loop slow ?", "train"),
         ("ben", "question", "2011-05-06", "the loop", "train"),
-        ("cat", "answer", "", "the zebra loop", "heldout"),
+        ("cat", "answer", "", "the " + "zebra " * 9 + "loop", "heldout"),
         ("ben", "answer", day, "the " * 25 + "end", "train"),
         ("ann", "question", day, "the end", "train"),
         ("dan", "question", day, "unseen words only", "test"),
