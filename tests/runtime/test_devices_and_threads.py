@@ -5,6 +5,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -21,6 +23,7 @@ def run(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_lanes_run_on_the_devices_they_are_given():
     out = run(
         """
@@ -73,8 +76,6 @@ def test_lanes_run_on_the_devices_they_are_given():
 def test_thread_pools_are_set_before_tensorflow_runs_and_not_after():
     out = run(
         """
-        from tff_agg.runtime.quiet import quiet_tensorflow
-        quiet_tensorflow()
         import tensorflow as tf
         from tff_agg import runtime
         print(runtime.configure_threads(intra_op=1, inter_op=3))

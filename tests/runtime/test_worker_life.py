@@ -12,29 +12,18 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-PROGRAM = """
-import logging, os, signal, sys
+START = """
+import logging, os, signal
 logging.basicConfig()
-from tff_agg.runtime.quiet import quiet_tensorflow
-quiet_tensorflow()
-import psutil, numpy as np, tensorflow_federated as tff
-from tff_agg import runtime
-
-@tff.tensorflow.computation(np.int32)
-def twice(x):
-    return 2 * x
-
-runtime.use("worker")
-assert twice(21) == 42
-workers = [c.pid for c in psutil.Process().children() if "worker" in c.name()]
-print(*workers, flush=True)
-{ending}
+from tff_agg.runtime.worker import Worker
+worker = Worker()
+print(worker.start(), flush=True)
 """
 
 
-def run(ending: str) -> tuple[list[int], subprocess.CompletedProcess]:
+def run(program: str) -> tuple[list[int], subprocess.CompletedProcess]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(ending=textwrap.dedent(ending))],
+        [sys.executable, "-c", program],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -63,7 +52,7 @@ def is_alive(pid: int) -> bool:
     ids=["normal", "exception", "os._exit", "SIGKILL"],
 )
 def test_no_worker_outlives_python(ending, code):
-    (worker,), done = run(ending)
+    (worker,), done = run(START + ending)
     assert done.returncode == code, done.stderr
     deadline = time.monotonic() + 10
     while is_alive(worker) and time.monotonic() < deadline:
@@ -72,28 +61,44 @@ def test_no_worker_outlives_python(ending, code):
     assert "all network interfaces without authentication" in done.stderr
 
 
+@pytest.mark.slow
 def test_closing_ends_it_and_the_thread_that_starts_it_may_end_first():
     (first, second), done = run(
-        """
-        import threading, time
-        runtime.use("local")
-        results = []
-        context = runtime.create("worker")
-        def call():
+        textwrap.dedent(
+            """
+            import threading, time
+            from tff_agg.runtime.quiet import quiet_tensorflow
+            quiet_tensorflow()
+            import numpy as np, psutil, tensorflow_federated as tff
+            from tff_agg import runtime
+
+            @tff.tensorflow.computation(np.int32)
+            def twice(x):
+                return 2 * x
+
+            results = []
+            context = runtime.create("worker")
+            def call():
+                with tff.framework.get_context_stack().install(context):
+                    results.append(twice(4))
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
+            time.sleep(0.2)
             with tff.framework.get_context_stack().install(context):
-                results.append(twice(4))
-        thread = threading.Thread(target=call)
-        thread.start(); thread.join()
-        time.sleep(0.2)
-        with tff.framework.get_context_stack().install(context):
-            results.append(twice(5))
-        assert results == [8, 10], results
-        worker, = [c for c in psutil.Process().children() if c.pid != workers[0]]
-        print(worker.pid, flush=True)
-        context.close()
-        assert not psutil.pid_exists(worker.pid)
-        """
+                results.append(twice(5))
+            assert results == [8, 10], results
+            (worker,) = psutil.Process().children()
+            print(worker.pid, flush=True)
+            context.close()
+            assert not psutil.pid_exists(worker.pid)
+            runtime.use("worker")
+            assert twice(6) == 12
+            print(*[child.pid for child in psutil.Process().children()], flush=True)
+            """
+        )
     )
     assert done.returncode == 0, done.stderr
     assert first != second
+    assert not is_alive(first)
     assert not is_alive(second)

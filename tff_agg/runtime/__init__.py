@@ -16,6 +16,7 @@ from tff_agg.runtime.errors import (
     RuntimeUnsupportedError,
     naming,
 )
+from tff_agg.runtime.threads import configure_threads
 
 __all__ = [
     "RUNTIMES",
@@ -107,10 +108,3 @@ def running_on(name: str, **options: Any) -> Iterator[Any]:
         close = getattr(context, "close", None)
         if close is not None:
             close()
-
-
-def configure_threads(**sizes: Any) -> bool:
-    """Sets TensorFlow's thread pools; see `tff_agg.runtime.local.configure_threads`."""
-    from tff_agg.runtime import local
-
-    return local.configure_threads(**sizes)

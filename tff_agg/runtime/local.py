@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.backends.mapreduce import compiler
 from tensorflow_federated.python.core.environments.tensorflow_backend import (
@@ -135,42 +134,4 @@ def _unsupported(comp: Any, error: Exception) -> errors.RuntimeUnsupportedError:
         "broadcast, work on the clients, one aggregation, an update); this one, of "
         f"type {comp.type_signature.compact_representation()}, does not: "
         f"{errors.describe(error)}. Run it with tff_agg.runtime.use('worker')."
-    )
-
-
-def configure_threads(
-    *, intra_op: int | None = None, inter_op: int | None = None
-) -> bool:
-    """Sets the sizes of TensorFlow's two thread pools, if that is still possible.
-
-    TensorFlow fixes them when it first runs anything. Lanes already keep all cores
-    busy, so the fastest for training is one thread inside an operation (see
-    docs/runtime.md for figures).
-
-    Args:
-      intra_op: Threads inside one operation; 1 where None.
-      inter_op: Operations at the same time; the number of cores where None.
-
-    Returns:
-      Whether the sizes now are as asked for. False: TensorFlow was already running.
-
-    Example:
-      >>> if not tff_agg.runtime.configure_threads(intra_op=1):
-      ...   logging.info('TensorFlow keeps its thread pools')
-    """
-    from tff_agg.runtime.lanes import usable_cores
-
-    intra = 1 if intra_op is None else intra_op
-    inter = usable_cores() if inter_op is None else inter_op
-    for name, value in (("intra_op", intra), ("inter_op", inter)):
-        if not isinstance(value, int) or value < 0:
-            raise ValueError(f"{name}: {value!r} is not a number of threads")
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(intra)
-        tf.config.threading.set_inter_op_parallelism_threads(inter)
-    except RuntimeError:
-        pass
-    return (
-        tf.config.threading.get_intra_op_parallelism_threads() == intra
-        and tf.config.threading.get_inter_op_parallelism_threads() == inter
     )

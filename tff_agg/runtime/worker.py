@@ -7,6 +7,7 @@ parent, to the kernel, is the thread that started it, so one thread does only th
 """
 
 import atexit
+import importlib.util
 import logging
 import os
 import pathlib
@@ -76,13 +77,7 @@ def create_worker_context(
     from tensorflow_federated.python.core.impl.executors import remote_executor
     from tensorflow_federated.python.core.impl.types import placements
 
-    worker = Worker(
-        lambda port: [
-            str(_binary()),
-            f"--port={port}",
-            f"--max_concurrent_computation_calls={max_concurrent_computation_calls}",
-        ]
-    )
+    worker = Worker(lambda port: worker_command(port, max_concurrent_computation_calls))
 
     def executor(cardinalities: Any) -> Any:
         cardinalities.setdefault(placements.CLIENTS, default_num_clients)
@@ -101,6 +96,25 @@ def create_worker_context(
     return context
 
 
+def worker_command(port: int, max_concurrent_computation_calls: int = -1) -> list[str]:
+    """Returns the command line of TFF's worker."""
+    # Found without an import, which takes seconds.
+    found = importlib.util.find_spec("tensorflow_federated")
+    if found is None or found.origin is None:
+        raise RuntimeError("tensorflow-federated is not installed")
+    path = pathlib.Path(found.origin).parent / "data" / "worker_binary"
+    if not path.is_file():
+        raise RuntimeError(
+            f"TFF's worker is not at {path}; this installation of tensorflow-federated "
+            "has none, use tff_agg.runtime.use('local')"
+        )
+    return [
+        str(path),
+        f"--port={port}",
+        f"--max_concurrent_computation_calls={max_concurrent_computation_calls}",
+    ]
+
+
 class Worker:
     """A worker process, started at the first use.
 
@@ -108,19 +122,26 @@ class Worker:
       command: Gives the command line for a port.
     """
 
-    def __init__(self, command: Callable[[int], list[str]]):
+    def __init__(self, command: Callable[[int], list[str]] = worker_command):
         self._command = command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stub: Any = None
+        self._port = 0
         self._end = threading.Event()
         atexit.register(self.close)
+
+    def start(self) -> int:
+        """Starts the worker unless it runs; returns its process id."""
+        with self._lock:
+            return self._running().pid
 
     def stub(self) -> Any:
         """Returns TFF's connection to the running worker."""
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._start()
+            process = self._running()
+            if self._stub is None:
+                self._stub = _connect(process, self._port)
             return self._stub
 
     def close(self) -> None:
@@ -133,41 +154,52 @@ class Worker:
                 process.wait()
         atexit.unregister(self.close)
 
-    def _start(self) -> None:
-        import grpc
-        import portpicker
-        from tensorflow_federated.python.core.impl.executors import (
-            remote_executor_grpc_stub,
-        )
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            import portpicker
 
-        port = portpicker.pick_unused_port()
-        self._end = threading.Event()
-        self._process = _start_from_own_thread(self._command(port), self._end)
-        _log.warning(
-            "TFF's worker (process %d) listens on port %d of all network interfaces "
-            "without authentication. Use the runtime 'local' on shared networks.",
-            self._process.pid,
-            port,
-        )
-        sizes = ("max_message_length", "max_receive_message_length")
-        options = [
-            (f"grpc.{name}", _MAX_MESSAGE_BYTES)
-            for name in (*sizes, "max_send_message_length")
-        ]
-        channel = grpc.insecure_channel(f"localhost:{port}", options)
-        stub = remote_executor_grpc_stub.RemoteExecutorGrpcStub(channel)
-        deadline = time.monotonic() + _READY_SECONDS
-        while not stub.is_ready:
-            code = self._process.poll()
-            if code is not None:
-                raise RuntimeError(f"TFF's worker ended at once with exit code {code}")
-            if time.monotonic() > deadline:
-                self._process.kill()
-                raise RuntimeError(
-                    f"TFF's worker did not answer within {_READY_SECONDS:.0f} s"
-                )
-            time.sleep(_POLL_SECONDS)
-        self._stub = stub
+            self._stub = None
+            self._port = portpicker.pick_unused_port()
+            self._end.set()
+            self._end = threading.Event()
+            self._process = _start_from_own_thread(self._command(self._port), self._end)
+            _log.warning(
+                "TFF's worker (process %d) listens on port %d of all network "
+                "interfaces without authentication. Use the runtime 'local' on shared "
+                "networks.",
+                self._process.pid,
+                self._port,
+            )
+        return self._process
+
+
+def _connect(process: subprocess.Popen[bytes], port: int) -> Any:
+    """Returns TFF's stub for a worker once it answers."""
+    import grpc
+    from tensorflow_federated.python.core.impl.executors import (
+        remote_executor_grpc_stub,
+    )
+
+    sizes = (
+        "max_message_length",
+        "max_receive_message_length",
+        "max_send_message_length",
+    )
+    options = [(f"grpc.{name}", _MAX_MESSAGE_BYTES) for name in sizes]
+    channel = grpc.insecure_channel(f"localhost:{port}", options)
+    stub = remote_executor_grpc_stub.RemoteExecutorGrpcStub(channel)
+    deadline = time.monotonic() + _READY_SECONDS
+    while not stub.is_ready:
+        code = process.poll()
+        if code is not None:
+            raise RuntimeError(f"TFF's worker ended at once with exit code {code}")
+        if time.monotonic() > deadline:
+            process.kill()
+            raise RuntimeError(
+                f"TFF's worker did not answer within {_READY_SECONDS:.0f} s"
+            )
+        time.sleep(_POLL_SECONDS)
+    return stub
 
 
 def _start_from_own_thread(
@@ -192,16 +224,3 @@ def _start_from_own_thread(
     if isinstance(started[0], OSError):
         raise started[0]
     return started[0]
-
-
-def _binary() -> pathlib.Path:
-    import tensorflow_federated as tff
-
-    package = pathlib.Path(tff.__file__).parent
-    path = package / "data" / "worker_binary"
-    if not path.is_file():
-        raise RuntimeError(
-            f"TFF's worker is not at {path}; this installation of tensorflow-federated "
-            "has none, use tff_agg.runtime.use('local')"
-        )
-    return path

@@ -1,0 +1,41 @@
+"""The sizes of TensorFlow's thread pools."""
+
+import contextlib
+
+from tff_agg.runtime.lanes import usable_cores
+
+
+def configure_threads(
+    *, intra_op: int | None = None, inter_op: int | None = None
+) -> bool:
+    """Sets the sizes of TensorFlow's two thread pools, if that is still possible.
+
+    TensorFlow fixes them when it first runs anything. Lanes already keep all cores
+    busy, so the fastest for training is one thread inside an operation (see
+    docs/runtime.md for figures).
+
+    Args:
+      intra_op: Threads inside one operation; 1 where None.
+      inter_op: Operations at the same time; the number of cores where None.
+
+    Returns:
+      Whether the sizes now are as asked for. False: TensorFlow was already running.
+
+    Example:
+      >>> if not tff_agg.runtime.configure_threads(intra_op=1):
+      ...   logging.info('TensorFlow keeps its thread pools')
+    """
+    import tensorflow as tf
+
+    intra = 1 if intra_op is None else intra_op
+    inter = usable_cores() if inter_op is None else inter_op
+    for name, value in (("intra_op", intra), ("inter_op", inter)):
+        if not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name}: {value!r} is not a number of threads")
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(intra)
+        tf.config.threading.set_inter_op_parallelism_threads(inter)
+    return (
+        tf.config.threading.get_intra_op_parallelism_threads() == intra
+        and tf.config.threading.get_inter_op_parallelism_threads() == inter
+    )
