@@ -8,6 +8,7 @@ sensitivity of C. A is the running sum, or what momentum 0.95 does with the roun
     python -m benchmarks.mechanisms --rounds=512 --separation=0
 """
 
+import functools
 import json
 import pathlib
 import time
@@ -66,7 +67,7 @@ def _candidates(
     if bands < n:
         made[f"banded, {bands} bands"] = lambda: noise.banded(n, bands, **fit)
     for d in (1, 2, 3, 4):
-        made[f"blt, {d} buffers"] = lambda d=d: noise.blt(n, d, **fit)
+        made[f"blt, {d} buffers"] = functools.partial(noise.blt, n, d, **fit)
     made["blt, 3 buffers, for momentum"] = lambda: noise.blt(
         n, 3, momentum_decay=decay, **fit
     )
@@ -135,10 +136,12 @@ def _draw(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
         shown = sorted(rows, key=lambda row: row["rmse_prefix_sum"], reverse=True)
         names = [f"{row['mechanism']} ({row['model_copies']} copies)" for row in shown]
         values = [row["rmse_prefix_sum"] for row in shown]
-        bars = axis.barh(names, values, color="#4878a8")
-        axis.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
-        axis.set_xscale("log")
-        axis.set_xlim(right=max(values) * 1.6)
+        # Independent noise is far off the scale of all others: its bar is cut.
+        right = 1.25 * sorted(values)[-2]
+        bars = axis.barh(names, [min(v, 0.9 * right) for v in values], color="#4878a8")
+        labels = [f"{v:.2f}" if v < 0.9 * right else f"{v:.2f} (cut)" for v in values]
+        axis.bar_label(bars, labels, padding=3, fontsize=8)
+        axis.set_xlim(0, right)
         axis.set_xlabel("RMSE of prefix sums per unit of noise multiplier")
         axis.set_title(title, fontsize=10)
         axis.tick_params(labelsize=8)
