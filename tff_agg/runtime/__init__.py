@@ -25,6 +25,7 @@ __all__ = [
     "ComputationError",
     "RuntimeUnsupportedError",
     "configure_threads",
+    "create",
     "naming",
     "running_on",
     "use",
@@ -48,7 +49,20 @@ RUNTIMES: dict[str, Callable[..., Any]] = {"local": _local, "worker": _worker}
 
 
 def create(name: str, **options: Any) -> Any:
-    """Makes the TFF context of the runtime `name` without setting it."""
+    """Makes the TFF context of the runtime `name` without setting it.
+
+    Args:
+      name: As in `use`.
+      **options: As in `use`.
+
+    Returns:
+      A `tff.framework.SyncContext` with a method `close`.
+
+    Example:
+      >>> context = tff_agg.runtime.create('local', lanes=2)
+      >>> with tff.framework.get_context_stack().install(context):
+      ...   state = process.initialize()
+    """
     if name not in RUNTIMES:
         known = ", ".join(repr(known) for known in RUNTIMES)
         raise ValueError(f"name: no runtime is called {name!r}; there are {known}")

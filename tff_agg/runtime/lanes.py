@@ -1,10 +1,11 @@
 """Lanes: where clients are worked through, side by side.
 
 A lane is a thread and a device. On CPUs there is one lane for each core; where
-TensorFlow sees GPUs there is one for each GPU. Which client goes to which lane depends
-on positions only, never on timing: client i goes to lane i modulo the number of lanes,
-each lane adds up its clients in order, and the lanes' sums are merged in order. A round
-therefore gives the same bits however long each client takes.
+TensorFlow sees GPUs there is one for each GPU. Which client goes to which lane never
+depends on timing: client i goes to lane i modulo the number of lanes, or, where the
+clients' amounts of work are known, to where they even out. Each lane adds up its
+clients in order, and the lanes' sums are merged in order. A round therefore gives the
+same bits however long each client takes.
 """
 
 import concurrent.futures
@@ -86,6 +87,37 @@ def _resolve(device: str, known: Sequence[str]) -> str:
     )
 
 
+def assign(
+    clients: int, lanes: int, costs: Sequence[float] | None = None
+) -> list[list[int]]:
+    """Shares out positions over lanes.
+
+    Args:
+      clients: How many clients there are.
+      lanes: How many lanes there are.
+      costs: How much work each client is, where that is known.
+
+    Returns:
+      For each lane its clients' positions, in order.
+
+    Example:
+      >>> assign(5, 2)
+      [[0, 2, 4], [1, 3]]
+      >>> assign(4, 2, costs=[1, 9, 5, 5])
+      [[0, 1], [2, 3]]
+    """
+    if costs is None:
+        return [list(range(lane, clients, lanes)) for lane in range(lanes)]
+    # Longest first, each to the lane that has least; ties by position and by lane.
+    load = [0.0] * lanes
+    shares: list[list[int]] = [[] for _ in range(lanes)]
+    for position in sorted(range(clients), key=lambda i: (-costs[i], i)):
+        lane = min(range(lanes), key=lambda k: (load[k], k))
+        load[lane] += costs[position]
+        shares[lane].append(position)
+    return [sorted(share) for share in shares]
+
+
 class LanePool:
     """Threads that work through the clients of a round.
 
@@ -95,15 +127,14 @@ class LanePool:
 
     def __init__(self, lanes: Sequence[Lane]):
         self.lanes = tuple(lanes)
-        self._threads = concurrent.futures.ThreadPoolExecutor(
-            len(self.lanes), thread_name_prefix="tff_agg-lane"
-        )
+        self._threads: concurrent.futures.ThreadPoolExecutor | None = None
 
     def run(
         self,
         clients: int,
         start: Callable[[Lane], _T],
         step: Callable[[Lane, _T, int], _T],
+        costs: Sequence[float] | None = None,
     ) -> list[_T]:
         """Folds each lane's clients into a value and returns the lanes' values.
 
@@ -111,6 +142,7 @@ class LanePool:
           clients: How many there are.
           start: Makes a lane's value before its first client.
           step: Adds the client at a position to a lane's value.
+          costs: How much work each client is, where that is known.
 
         Returns:
           The values of the lanes that had clients, in the order of lanes.
@@ -119,10 +151,11 @@ class LanePool:
           StepError: A step failed; the one of the first client that did.
         """
         stop = threading.Event()
+        shares = assign(clients, len(self.lanes), costs)
 
         def fold(lane: Lane) -> _T:
             value = start(lane)
-            for position in range(lane.number, clients, len(self.lanes)):
+            for position in shares[lane.number]:
                 if stop.is_set():
                     break
                 try:
@@ -132,9 +165,13 @@ class LanePool:
                     raise StepError(position) from error
             return value
 
-        busy = self.lanes[: max(1, min(clients, len(self.lanes)))]
+        busy = [lane for lane in self.lanes if shares[lane.number]] or self.lanes[:1]
         if len(busy) == 1:
             return [fold(busy[0])]
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(
+                len(self.lanes), thread_name_prefix="tff_agg-lane"
+            )
         futures = [self._threads.submit(fold, lane) for lane in busy]
         concurrent.futures.wait(futures)
         errors = [e for f in futures if (e := f.exception()) is not None]
@@ -143,8 +180,10 @@ class LanePool:
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """Ends the threads once they are idle."""
-        self._threads.shutdown(wait=False)
+        """Ends the threads once they are idle; another round would start new ones."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
 
 
 class StepError(Exception):

@@ -58,6 +58,10 @@ class LocalContext(tff.framework.SyncContext):
         """The lanes in use."""
         return self._pool.lanes
 
+    def close(self) -> None:
+        """Ends the lanes' threads; another call would start new ones."""
+        self._pool.close()
+
     def invoke(self, comp: Any, arg: Any) -> Any:
         """Runs `comp`; TFF calls this when a computation is called."""
         return self._compile(comp)(arg)

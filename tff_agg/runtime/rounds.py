@@ -110,7 +110,7 @@ class Round:
             return total
 
         try:
-            return self._pool.run(len(variants), start, step)
+            return self._pool.run(len(variants), start, step, errors.client_costs())
         except StepError as error:
             cause = error.__cause__ or error
             raise errors.client_error(error.position, "work", cause) from cause
