@@ -11,15 +11,16 @@ checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStor
 ```
 """
 
+import contextlib
 import hashlib
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 from pds import groups, sampler, schedule
 from stackoverflow import config as configs
 from stackoverflow import model, recording, run_folder
+from stackoverflow import workshop as workshops
 from stackoverflow.recording import GROUPS, WEIGHTS, Observer, Outcome
 from stackoverflow.token_store import TokenStore
 from tff_agg import checkpoints, loop, privacy
@@ -36,6 +37,8 @@ def run(
     config: configs.TrainConfig,
     out: str | os.PathLike,
     observer: Observer | None = None,
+    *,
+    workshop: workshops.Workshop | None = None,
 ) -> Outcome:
     """Trains to the end, from wherever the folder stands; does nothing if it is done.
 
@@ -43,6 +46,7 @@ def run(
       config: What to train.
       out: The run's folder; made where it does not exist.
       observer: Hears how it goes.
+      workshop: Where runs of one process share what was compiled.
 
     Returns:
       The scores on the test sample and where everything is.
@@ -64,7 +68,10 @@ def run(
     with checkpoints.RunLock(folder):
         run_folder.claim(folder, config, data, plan, cohorts)
         observer.on_plan(plan, cohorts)
-        return _train(config, folder, data, plan, cohorts, observer)
+        if workshop is not None:
+            return _train(config, folder, data, plan, cohorts, observer, workshop)
+        with contextlib.closing(workshops.Workshop()) as own:
+            return _train(config, folder, data, plan, cohorts, observer, own)
 
 
 def build_sampler(config: configs.TrainConfig, data: TokenStore) -> sampler.Sampler:
@@ -96,33 +103,6 @@ def model_config(config: configs.TrainConfig, data: TokenStore) -> model.ModelCo
     )
 
 
-def build_process(
-    config: configs.TrainConfig, sizes: model.ModelConfig, plan: privacy.Plan
-) -> Any:
-    """Returns the TFF process of a configuration."""
-    from stackoverflow import trainer
-    from tff_agg import process
-
-    seed = config.insecure_noise_seed
-    return process.build_dp_ftrl_process(
-        trainer.packed_trainer(
-            sizes,
-            config.client_learning_rate,
-            batch_size=config.batch_size,
-            epochs=config.local_epochs,
-            seed=config.seed,
-        ),
-        averager=config.build_averager(),
-        plan=plan,
-        server_learning_rate=config.server_learning_rate,
-        server_momentum=config.server_momentum,
-        nesterov=config.nesterov,
-        step_from=config.step_from,
-        on_non_finite=config.on_non_finite,
-        noise_seed=None if seed is None else (seed, 0),
-    )
-
-
 def _train(
     config: configs.TrainConfig,
     folder: pathlib.Path,
@@ -130,10 +110,9 @@ def _train(
     plan: privacy.Plan,
     cohorts: sampler.Sampler,
     observer: Observer,
+    workshop: workshops.Workshop,
 ) -> Outcome:
     """Runs the rounds that are left, then the test."""
-    from tff_agg import runtime
-
     sizes = model_config(config, data)
     recorder = recording.Recorder(config, folder, data, sizes, plan, observer)
     store = checkpoints.CheckpointStore(
@@ -141,10 +120,11 @@ def _train(
         keep_last={"state": 2} | _per_weights(config.keep_last),
         keep_every=_per_weights(config.keep_every),
     )
-    options = {"lanes": config.lanes} if config.lanes else {}
-    with runtime.running_on(config.runtime, **options):
+    with workshop.running(config):
+        process = workshop.process(config, sizes, plan)
         loop.train(
-            build_process(config, sizes, plan),
+            process,
+            initialize=lambda: workshops.first_state(process, config, sizes),
             schedule=loop.Schedule(config.rounds, config.state_every),
             cohort=_cohort_reader(config, data, cohorts),
             store=store,

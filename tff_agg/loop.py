@@ -90,6 +90,7 @@ def train(
     schedule: Schedule,
     cohort: Callable[[int], Cohort],
     store: checkpoints.CheckpointStore,
+    initialize: Callable[[], Any] | None = None,
     on_start: Callable[[int], None] | None = None,
     on_round: Callable[[Report], None] | None = None,
 ) -> Any:
@@ -103,6 +104,7 @@ def train(
       schedule: How many rounds, and how often the state is saved.
       cohort: The clients of round t = 0, 1, …: a pure function of t.
       store: Where the checkpoints are; the run goes on from the newest whole state.
+      initialize: Makes the state of round 0; the process's own by default.
       on_start: Called once with the number of rounds done before.
       on_round: Called with each round's report before anything of it is saved.
 
@@ -116,7 +118,7 @@ def train(
     from tff_agg import process as process_lib
     from tff_agg import runtime
 
-    state, done = _first_state(process, store)
+    state, done = _first_state(initialize or process.initialize, store)
     if on_start is not None:
         on_start(done)
     if done == 0 and not store.rounds("state"):
@@ -145,9 +147,11 @@ def train(
     return state
 
 
-def _first_state(process: Any, store: checkpoints.CheckpointStore) -> tuple[Any, int]:
+def _first_state(
+    initialize: Callable[[], Any], store: checkpoints.CheckpointStore
+) -> tuple[Any, int]:
     """Returns the state to go on from, and how many rounds it has behind it."""
-    template = process.initialize()
+    template = initialize()
     restored = store.latest_valid("state")
     if restored is None:
         if store.rounds():

@@ -1,13 +1,12 @@
 """A tiny data set and a tiny run that all training tests share."""
 
 import contextlib
-import dataclasses
 
 import pytest
 
 from stackoverflow import config as configs
-from stackoverflow import stores, training
-from tff_agg import runtime
+from stackoverflow import stores
+from stackoverflow import workshop as workshops
 
 
 @pytest.fixture(scope="session")
@@ -43,33 +42,7 @@ def make_config(token_store):
 
 
 @pytest.fixture(scope="session")
-def _compiled():
-    """Processes by configuration, and the one context that has compiled them."""
-    return {}, runtime.create("local")
-
-
-@pytest.fixture
-def compiled_once(monkeypatch, _compiled):
-    """Lets runs with the same configuration share a compiled process, to save time.
-
-    Nothing else is shared: state, tables and checkpoints are a run's own.
-    """
-    made, context = _compiled
-    build = training.build_process
-
-    def build_once(config, sizes, plan):
-        key = dataclasses.replace(config, store="")
-        if key not in made:
-            made[key] = build(config, sizes, plan)
-        return made[key]
-
-    @contextlib.contextmanager
-    def running_on(name, **options):
-        import tensorflow_federated as tff
-
-        assert name == "local" and not options
-        with tff.framework.get_context_stack().install(context):
-            yield context
-
-    monkeypatch.setattr(training, "build_process", build_once)
-    monkeypatch.setattr(runtime, "running_on", running_on)
+def workshop():
+    """Shared by all runs here, to save time; each run's state is its own."""
+    with contextlib.closing(workshops.Workshop()) as made:
+        yield made
