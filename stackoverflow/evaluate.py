@@ -14,7 +14,6 @@ import functools
 import io
 import pathlib
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -339,12 +338,23 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def entry_point() -> None:
-    """Runs as the console command `tff-agg-evaluate`."""
-    define_flags()
+def start(main: Callable[[list[str]], int], define: Callable[[], None]) -> None:
+    """Runs a binary.
+
+    TensorFlow must be imported before `app.run`: first imported inside it, it compares
+    the tensors of a traced function by identity instead of by value.
+    """
+    from tff_agg.runtime import quiet
+
+    quiet.quiet_tensorflow()
+    define()
     app.run(main)
 
 
+def entry_point() -> None:
+    """Runs as the console command `tff-agg-evaluate`."""
+    start(main, define_flags)
+
+
 if __name__ == "__main__":
-    define_flags()
-    sys.exit(app.run(main))
+    entry_point()

@@ -335,10 +335,8 @@ def _say(number: int, total: int, candidate: Candidate, accuracy: float | None) 
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-tune`."""
-    define_flags()
-    app.run(main)
+    evaluate.start(main, define_flags)
 
 
 if __name__ == "__main__":
-    define_flags()
-    sys.exit(app.run(main))
+    entry_point()

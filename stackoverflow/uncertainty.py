@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import io
 import pathlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -255,10 +254,8 @@ def main(argv: list[str]) -> int:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-uncertainty`."""
-    define_flags()
-    app.run(main)
+    evaluate.start(main, define_flags)
 
 
 if __name__ == "__main__":
-    define_flags()
-    sys.exit(app.run(main))
+    entry_point()

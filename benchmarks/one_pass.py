@@ -1,0 +1,182 @@
+"""One pass over the checkpoints against the naive way: OPA and OMV for every k.
+
+The naive way runs, for each method and each k, the last k checkpoints anew. The one
+pass shares each checkpoint's forward pass between OPA, OMV and all k. Both are run on
+the next-word model with random checkpoints in a real checkpoint store; their labels
+must be equal.
+
+    python -m benchmarks.one_pass --checkpoints=20 --sentences=64
+"""
+
+import collections
+import dataclasses
+import functools
+import json
+import pathlib
+import resource
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from stackoverflow import model, recycling
+from tff_agg import outputs
+from tff_agg.checkpoints import CheckpointStore
+from tff_agg.runtime import quiet
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """The sizes; the model's defaults are the paper's."""
+
+    checkpoints: int = 20
+    ks: tuple[int, ...] = (2, 3, 5, 10, 20)
+    sentences: int = 64
+    vocab_size: int = 10_000
+    embedding_size: int = 96
+    lstm_size: int = 670
+    memory_budget: int = 1 << 30
+    seed: int = 0
+
+
+def make_store(study: Study, sizes: model.ModelConfig, folder: str) -> CheckpointStore:
+    """Fills a store with checkpoints that wander about random weights."""
+    rng = np.random.default_rng(study.seed)
+    theta = [np.asarray(w) for w in model.initial_weights(sizes, study.seed)]
+    store = CheckpointStore(folder)
+    for t in range(study.checkpoints):
+        store.save(t, {"iterate": theta})
+        theta = [
+            w + np.float32(0.02) * rng.standard_normal(w.shape, np.float32)
+            for w in theta
+        ]
+    return store
+
+
+def random_rows(study: Study, sizes: model.ModelConfig) -> np.ndarray:
+    """Makes rows of tokens: 5 to 20 words each."""
+    rng = np.random.default_rng(study.seed)
+    rows = np.zeros((study.sentences, sizes.row_length), np.int32)
+    for row, length in zip(rows, rng.integers(5, 20, len(rows)), strict=True):
+        row[0], row[1 + length] = sizes.bos, sizes.eos
+        row[1 : 1 + length] = rng.integers(1, sizes.vocab_size + 1, length)
+    return rows
+
+
+def naive(load, predict, rows, newest: int, k: int, method: str) -> np.ndarray:
+    """Computes OPA or OMV for one k from its definition."""
+    last = [load(t) for t in range(max(0, newest - k + 1), newest + 1)]
+    if method == "OPA":
+        total = sum(predict(w, rows).scores.astype(np.float64) for w in last)
+        return np.argmax(total, axis=1)
+    votes = [predict(w, rows).scores.argmax(axis=1) for w in reversed(last)]
+    winners = []
+    for column in np.stack(votes, axis=1).tolist():
+        counts = collections.Counter(column)
+        most = max(counts.values())
+        winners.append(next(label for label in column if counts[label] == most))
+    return np.array(winners)
+
+
+def run(study: Study) -> dict[str, Any]:
+    """Times both ways and compares their labels."""
+    sizes = model.ModelConfig(
+        vocab_size=study.vocab_size,
+        embedding_size=study.embedding_size,
+        lstm_size=study.lstm_size,
+    )
+    rows, newest = random_rows(study, sizes), study.checkpoints - 1
+    calls = [0]
+    inner = recycling.predictor(sizes)
+
+    def predict(weights, part):
+        calls[0] += 1
+        return inner(weights, part)
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = make_store(study, sizes, folder)
+        load = functools.partial(store.load, name="iterate")
+        inner(load(0), rows)  # Compiles.
+        start = time.perf_counter()
+        found = outputs.aggregate_outputs(
+            load,
+            store.rounds("iterate"),
+            [newest],
+            study.ks,
+            predict,
+            rows,
+            classes=sizes.num_ids,
+            positions_per_example=sizes.max_tokens,
+            memory_budget=study.memory_budget,
+            keep_labels=True,
+        )
+        one_pass = time.perf_counter() - start
+        one_pass_calls, calls[0] = calls[0], 0
+        start = time.perf_counter()
+        differing = 0
+        for (method, end, k), labels in found.labels.items():
+            expected = naive(load, predict, rows, end, k, method)
+            differing += int((labels != expected).sum())
+        naive_seconds = time.perf_counter() - start
+    return {
+        "study": dataclasses.asdict(study),
+        "one_pass_seconds": one_pass,
+        "one_pass_forward_passes": one_pass_calls,
+        "one_pass_portions": found.portions,
+        "naive_seconds": naive_seconds,
+        "naive_forward_passes": calls[0],
+        "speed_up": naive_seconds / one_pass,
+        "positions": found.total,
+        "labels_compared": len(found.labels) * found.total,
+        "labels_that_differ": differing,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Formats the figures for the terminal."""
+    study = result["study"]
+    portions = result["one_pass_portions"]
+    differing = f"{result['labels_that_differ']} of {result['labels_compared']}"
+    return "\n".join(
+        [
+            f"OPA and OMV, k = {', '.join(map(str, study['ks']))}, "
+            f"{result['positions']} words, {study['vocab_size'] + 4} classes",
+            f"{'':10}{'seconds':>10}{'forward passes':>16}",
+            f"{'one pass':10}{result['one_pass_seconds']:>10.2f}"
+            f"{result['one_pass_forward_passes']:>16}  ({portions} portions)",
+            f"{'naive':10}{result['naive_seconds']:>10.2f}"
+            f"{result['naive_forward_passes']:>16}",
+            f"{result['speed_up']:.1f} times as fast; {differing} labels differ",
+        ]
+    )
+
+
+def main(argv: list[str]) -> None:
+    values = flags.FLAGS
+    study = Study(
+        checkpoints=values.checkpoints,
+        ks=tuple(int(k) for k in values.ks),
+        sentences=values.sentences,
+        vocab_size=values.vocab_size,
+        memory_budget=values.memory_mb << 20,
+    )
+    result = run(study)
+    out = pathlib.Path(values.out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "one_pass.json").write_text(json.dumps(result, indent=1))
+    print(table(result))
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("out", "results/one_pass", "Where the results go.")
+    flags.DEFINE_integer("checkpoints", 20, "How many checkpoints there are.")
+    flags.DEFINE_list("ks", ["2", "3", "5", "10", "20"], "How many to combine.")
+    flags.DEFINE_integer("sentences", 64, "How many sentences to predict.")
+    flags.DEFINE_integer("vocab_size", 10_000, "Words of the vocabulary.")
+    flags.DEFINE_integer("memory_mb", 1024, "Memory for the one pass, in MB.")
+    # TensorFlow first imported inside app.run compares traced tensors by identity.
+    quiet.quiet_tensorflow()
+    app.run(main)
