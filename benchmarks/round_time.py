@@ -11,12 +11,14 @@ products of the round.
 """
 
 import ast
+import contextlib
 import datetime
 import json
 import os
 import pathlib
 import platform
 import re
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -88,18 +90,30 @@ def _run(name: str, command: list[str], folder: pathlib.Path) -> dict[str, list[
     if name in ("local", "floor"):
         # What `stackoverflow.train` sets too; TensorFlow reads it when it is loaded.
         environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True
+    # A session of its own, so that nothing it started outlives it or this process.
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    try:
+        output, errors = process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = output.strip().splitlines()
+    if process.returncode or not lines:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{errors[-3000:]}")
     if lines[-1].startswith("{"):
         parsed: dict[str, Any] = json.loads(lines[-1])
         return {k: v if isinstance(v, list) else [v] for k, v in parsed.items()}
-    match = re.search(r"rounds (\[.*?\])", done.stdout)
+    match = re.search(r"rounds (\[.*?\])", output)
     if match is None:
-        raise RuntimeError(f"{name} printed no times:\n{done.stdout[-3000:]}")
+        raise RuntimeError(f"{name} printed no times:\n{output[-3000:]}")
     return {"rounds": ast.literal_eval(match.group(1))}
 
 

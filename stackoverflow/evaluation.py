@@ -1,6 +1,8 @@
 """Evaluates a next-word model on rows of tokens, quickly and in bounded memory."""
 
+import concurrent.futures
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -51,9 +53,11 @@ def evaluator(config: model.ModelConfig) -> Callable[..., dict[str, float]]:
 
     def evaluate(weights: Sequence[Any], rows: np.ndarray) -> dict[str, float]:
         tensors = _tensors(config, weights)
-        chunks = _chunks(config, rows, _ROWS)
-        # Kept as tensors until the end: reading each back would stop the pipeline.
-        parts = [step(tensors, chunk) for _, chunk in chunks]
+        chunks = [chunk for _, chunk in _chunks(config, rows, _ROWS)]
+        # Side by side, since training leaves one thread to each operation; added in
+        # order, so that the result does not depend on timing.
+        with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+            parts = list(pool.map(lambda chunk: step(tensors, chunk), chunks))
         return metrics.add(
             {name: float(value) for name, value in part.items()} for part in parts
         )
@@ -104,6 +108,11 @@ def predict_scores(
             )
 
 
+def _cores() -> int:
+    """Counts the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def _chunks(
     config: model.ModelConfig, rows: np.ndarray, size: int
 ) -> Iterator[tuple[int, tf.Tensor]]:
@@ -144,9 +153,8 @@ def _sums_step(config: model.ModelConfig) -> Callable[..., Any]:
             part = slice(first, first + _LOGITS)
             logits = tf.matmul(states[part], weights[6]) + weights[7]
             targets = packed.targets[part]
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-            predicted = tf.argmax(logits, axis=1, output_type=tf.int32)
-            new = metrics.sums(config, targets, predicted, losses)
+            scored = lstm.score(logits, targets)
+            new = metrics.sums(config, targets, scored.predicted, scored.losses)
             return first + _LOGITS, {name: total[name] + new[name] for name in total}
 
         zeros = {name: tf.zeros([]) for name in metrics.SUM_NAMES}
@@ -166,7 +174,13 @@ def _scores_steps(config: model.ModelConfig) -> tuple[Callable, Callable]:
         packed = packing.pack(rows)
         targets = packed.targets
         counts = tf.where(
-            (targets != config.bos) & (targets != config.eos) & (targets != config.oov)
+            tf.reduce_all(
+                [
+                    tf.not_equal(targets, special)
+                    for special in (config.bos, config.eos, config.oov)
+                ],
+                axis=0,
+            )
         )[:, 0]
         states = tf.gather(lstm.hidden_states(weights, packed), counts)
         places = tf.gather(packing.positions(packed), counts)

@@ -31,6 +31,22 @@ class Step(NamedTuple):
     predicted: tf.Tensor
 
 
+class Scored(NamedTuple):
+    """Logits compared with targets.
+
+    Attributes:
+      mass: [n, ids], softmax before its normalisation.
+      totals: [n], the sums of its rows.
+      losses: [n], the cross entropy of each prediction.
+      predicted: int32 [n], the most likely id.
+    """
+
+    mass: tf.Tensor
+    totals: tf.Tensor
+    losses: tf.Tensor
+    predicted: tf.Tensor
+
+
 def hidden_states(weights: list[Any], packed: packing.Packed) -> tf.Tensor:
     """Returns the projected LSTM outputs [n, embedding] of packed predictions.
 
@@ -54,11 +70,14 @@ def gradients(weights: list[Any], packed: packing.Packed, scale: Any) -> Step:
     states, trace = recurrence.forward(inputs, packed.sizes, kernel, recurrent, bias)
     hidden = tf.matmul(states, dense) + dense_bias
     logits = tf.matmul(hidden, output) + output_bias
-    mass, totals, losses, predicted = _unnormalised_error(logits, packed.targets)
-    # mass / totals is softmax minus one-hot: dividing the thin factors of its products
-    # saves a pass over n × ids.
-    count = tf.cast(tf.shape(hidden)[0], tf.float32)
-    factor = (scale / tf.maximum(count, 1.0) / totals)[:, None]
+    mass, totals, losses, predicted = score(logits, packed.targets)
+    # Now mass / totals becomes softmax minus one-hot. Dividing the thin factors of its
+    # products instead saves a pass over n × ids.
+    count = tf.shape(hidden)[0]
+    at_targets = tf.stack([tf.range(count), packed.targets], 1)
+    mass = tf.tensor_scatter_nd_sub(mass, at_targets, totals)
+    mean = scale / tf.maximum(tf.cast(count, tf.float32), 1.0)
+    factor = (mean / totals)[:, None]
     to_hidden = tf.matmul(mass, output, transpose_b=True) * factor
     lstm = recurrence.backward(
         tf.matmul(to_hidden, dense, transpose_b=True),
@@ -79,19 +98,16 @@ def gradients(weights: list[Any], packed: packing.Packed, scale: Any) -> Step:
     return Step(lstm.inputs, others, losses, predicted)
 
 
-def _unnormalised_error(
-    logits: tf.Tensor, targets: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns softmax minus one-hot times totals, the totals, losses and predictions.
+def score(logits: tf.Tensor, targets: tf.Tensor) -> Scored:
+    """Compares logits [n, ids] with the targets [n].
 
-    TensorFlow's own operation makes several passes over n × ids and takes twice as
+    TensorFlow's own cross entropy makes more passes over n × ids and takes twice as
     long.
     """
     rows = tf.range(tf.shape(logits)[0])
     predicted = tf.argmax(logits, axis=1, output_type=tf.int32)
     highest = tf.gather_nd(logits, tf.stack([rows, predicted], 1))
-    at_targets = tf.stack([rows, targets], 1)
-    right = tf.gather_nd(logits, at_targets)
+    right = tf.gather_nd(logits, tf.stack([rows, targets], 1))
     # Shifting by the highest logit is for safety only, and seldom needed. Comparisons
     # with NaN are false, so that NaN takes the safe way too and stays NaN.
     tame = tf.reduce_all(tf.abs(highest) < _SAFE_LOGIT)
@@ -99,5 +115,4 @@ def _unnormalised_error(
     shifted = tf.cond(tame, lambda: logits, lambda: logits - shift[:, None])
     mass = tf.exp(shifted)
     totals = tf.reduce_sum(mass, 1)
-    losses = tf.math.log(totals) + shift - right
-    return tf.tensor_scatter_nd_sub(mass, at_targets, totals), totals, losses, predicted
+    return Scored(mass, totals, tf.math.log(totals) + shift - right, predicted)
