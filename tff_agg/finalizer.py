@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -16,6 +17,10 @@ from tff_agg.averaging import Averager
 from tff_agg.client_work import graph_computation
 
 STEP_FROM_CHOICES = ("aggregate", "iterate")
+
+# TFF and the runtimes pay for every tensor of a state, however small, when they compile
+# a process and again in every round. A long window has thousands.
+MOST_LEAVES = 128
 
 
 def build_averaging_finalizer(
@@ -106,6 +111,58 @@ def build_averaging_finalizer(
         )
 
     return tff.learning.templates.FinalizerProcess(initialize, next_round)
+
+
+def compact(averager: Averager, trainable_type: tff.Type) -> Averager:
+    """Returns the averager, on one vector for each dtype where it has many leaves.
+
+    The same aggregates come out. A window of 200 checkpoints of a model with 8 tensors
+    is a state of 200 tensors then and not of 1,600. Only averagers with `weights` are
+    changed: they treat all numbers of a model alike.
+
+    Args:
+      averager: Any averager.
+      trainable_type: The type of the structures it will be given.
+
+    Example:
+      >>> averager = compact(uta(200), weights_type.trainable)
+    """
+    shape_of = tff.types.structure_from_tensor_type_tree(
+        lambda t: tf.TensorSpec(t.shape, t.dtype), trainable_type
+    )
+    small = tf.nest.map_structure(
+        lambda s: np.zeros([], s.dtype.as_numpy_dtype), shape_of
+    )
+    leaves = tf.nest.flatten(averager.init(small))
+    if averager.weights is None or len(leaves) <= MOST_LEAVES:
+        return averager
+    flat = tf.nest.flatten(shape_of)
+    places: dict[str, list[int]] = {}
+    for place, spec in enumerate(flat):
+        places.setdefault(spec.dtype.name, []).append(place)
+
+    def pack(theta: Any) -> dict[str, tf.Tensor]:
+        rows = [tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(theta)]
+        return {
+            name: tf.concat([rows[place] for place in members], axis=0)
+            for name, members in places.items()
+        }
+
+    def unpack(vectors: dict[str, tf.Tensor]) -> Any:
+        found: list[Any] = [None] * len(flat)
+        for name, members in places.items():
+            sizes = [flat[place].shape.num_elements() for place in members]
+            for place, part in zip(
+                members, tf.split(vectors[name], sizes), strict=True
+            ):
+                found[place] = tf.reshape(part, flat[place].shape)
+        return tf.nest.pack_sequence_as(shape_of, found)
+
+    def next_(state: Any, theta: Any) -> tuple[Any, Any]:
+        state, aggregate = averager.next(state, pack(theta))
+        return state, unpack(aggregate)
+
+    return averager._replace(init=lambda theta: averager.init(pack(theta)), next=next_)
 
 
 def start_state(
