@@ -3,11 +3,12 @@
 import csv
 import io
 import json
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from tff_agg import blobs, tuning
+from tff_agg import blobs, privacy, tuning
 
 
 def privacy_of(
@@ -19,8 +20,12 @@ def privacy_of(
     rho, delta = _find(report, "rho"), _find(report, "delta")
     if rho is None or delta is None:
         return None
-    # Infinite figures are not JSON numbers: a report may have them as text.
-    return tuning.tuning_privacy(float(rho), float(delta), runs, compared)
+    return tuning.tuning_privacy(rho, delta, runs, compared, epsilon_of=_epsilon)
+
+
+def _epsilon(rho: float, delta: float) -> float:
+    """Converts as the plan does: all runs together are one Gaussian mechanism."""
+    return privacy.gaussian_epsilon(1 / math.sqrt(2 * rho), delta) if rho else 0.0
 
 
 def _find(report: Any, key: str) -> Any:
@@ -36,7 +41,7 @@ def _find(report: Any, key: str) -> Any:
 def write(
     out: str,
     choices: Sequence[tuning.Choice],
-    privacy: tuning.TuningPrivacy | None,
+    cost: tuning.TuningPrivacy | None,
 ) -> None:
     """Writes trials.csv, choice.json, tuning.png and, where known, the privacy."""
     folder = pathlib.Path(out)
@@ -62,9 +67,9 @@ def write(
             for choice in choices
         ]
     }
-    if privacy is not None:
-        summary |= privacy.fields()
-        note = f"# What the search means for the guarantee\n\n{privacy.paragraph}\n"
+    if cost is not None:
+        summary |= cost.fields()
+        note = f"# What the search means for the guarantee\n\n{cost.paragraph}\n"
         blobs.write_file(folder / "privacy_of_tuning.md", note.encode())
     content = json.dumps(_json_safe(summary), indent=2) + "\n"
     blobs.write_file(folder / "choice.json", content.encode())

@@ -159,6 +159,8 @@ def _error(values: np.ndarray) -> float:
 
 def write(found: uncertainty.Comparison, out: str) -> None:
     """Writes widths.csv and widths.png."""
+    from matplotlib import ticker
+
     from stackoverflow import figures
 
     folder = pathlib.Path(out)
@@ -192,6 +194,9 @@ def write(found: uncertainty.Comparison, out: str) -> None:
     axis.set(xscale="log", yscale="log")
     axis.set_xticks(found.sizes, [str(n) for n in found.sizes])
     axis.minorticks_off()
+    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.margins(x=0.12)
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
     figures.save(figure, folder / "widths.png")
