@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tff_agg import noise
 from tff_agg.noise import cache, toeplitz
@@ -178,3 +180,26 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         noise.banded(20, 2, cache=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@given(
+    st.lists(st.floats(0.05, 0.95), min_size=1, max_size=4, unique=True),
+    st.floats(0.0, 1.0),
+    st.integers(1, 30),
+)
+@settings(deadline=None, max_examples=40)
+def test_any_blt_streams_its_matrix(decays, total, n):
+    weights = tuple(total / len(decays) for _ in decays)
+    mechanism = noise.blt_from(tuple(decays), weights)
+    like = np.zeros(2)
+    z, w = [], []
+    for made, out in ((noise.identity(), z), (mechanism, w)):
+        state = made.init(like, (5, 6))
+        for _ in range(n):
+            state, drawn = made.next(state, like)
+            out.append(drawn)
+    np.testing.assert_allclose(
+        mechanism.matrix(n) @ np.stack(w), np.stack(z), atol=1e-9
+    )
+    column = mechanism.toeplitz(n)
+    assert (column >= 0).all() and (np.diff(column) <= 0).all()

@@ -6,27 +6,24 @@ import subprocess
 import sys
 
 import pytest
-from absl.testing import flagsaver
+from absl import flags
 
 from tff_agg import account
 
 
-def run(capsys, tmp_path, **flags):
-    """Runs the command's main in this process and returns what it printed."""
-    with flagsaver.flagsaver(cache=str(tmp_path), **flags):
-        account.main(["account"])
-    return capsys.readouterr().out
-
-
-@pytest.fixture(autouse=True)
-def parsed():
-    if not account.flags.FLAGS.is_parsed():
-        account.flags.FLAGS(["account"])
+def run(tmp_path, **given):
+    """Returns what the command would print for these flags."""
+    values = flags.FlagValues()
+    account.define_flags(values)
+    values(
+        ["account", f"--cache={tmp_path}", *(f"--{k}={v}" for k, v in given.items())]
+    )
+    return account.answer(values)
 
 
 @pytest.mark.parametrize("mechanism", ["identity", "tree", "honaker", "blt", "banded"])
-def test_every_mechanism_gives_the_same_rho(capsys, tmp_path, mechanism):
-    out = run(capsys, tmp_path, mechanism=mechanism, noise_multiplier=0.341, json=True)
+def test_every_mechanism_gives_the_same_rho(tmp_path, mechanism):
+    out = run(tmp_path, mechanism=mechanism, noise_multiplier=0.341, json=True)
     got = json.loads(out)
     assert got["rho"] == pytest.approx(4.30, abs=0.005)
     assert got["epsilon"] == pytest.approx(17.65, abs=0.01)
@@ -35,9 +32,8 @@ def test_every_mechanism_gives_the_same_rho(capsys, tmp_path, mechanism):
     assert got["participation"] == {"schema": "at_most_once"}
 
 
-def test_epsilon_gives_the_noise(capsys, tmp_path):
+def test_epsilon_gives_the_noise(tmp_path):
     out = run(
-        capsys,
         tmp_path,
         mechanism="square_root",
         epsilon=8.2,
@@ -49,25 +45,22 @@ def test_epsilon_gives_the_noise(capsys, tmp_path):
     )
     got = json.loads(out)
     assert got["epsilon"] == pytest.approx(8.2, abs=1e-5)
-    one = run(
-        capsys, tmp_path, mechanism="square_root", epsilon=8.2, bands=200, json=True
-    )
+    one = run(tmp_path, mechanism="square_root", epsilon=8.2, bands=200, json=True)
     ratio = got["sensitivity"] / json.loads(one)["sensitivity"]
     assert ratio == pytest.approx(math.sqrt(6))
 
 
-def test_table_shows_both_readings(capsys, tmp_path):
-    out = run(capsys, tmp_path, mechanism="tree", noise_multiplier=0.341)
+def test_table_shows_both_readings(tmp_path):
+    out = run(tmp_path, mechanism="tree", noise_multiplier=0.341)
     lines = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line)
     assert lines["rho"].startswith("4.29993")
     assert lines["rho_if_read_as_per_node_multiplier"].startswith("47.29")
-    out = run(capsys, tmp_path, mechanism="tree", per_node_multiplier=0.341, json=True)
+    out = run(tmp_path, mechanism="tree", per_node_multiplier=0.341, json=True)
     assert json.loads(out)["rho"] == pytest.approx(47.3, abs=0.05)
 
 
-def test_fixed_order_restart_and_dp_sgd(capsys, tmp_path):
+def test_fixed_order_restart_and_dp_sgd(tmp_path):
     out = run(
-        capsys,
         tmp_path,
         mechanism="honaker",
         rounds=40,
@@ -80,7 +73,6 @@ def test_fixed_order_restart_and_dp_sgd(capsys, tmp_path):
     )
     assert json.loads(out)["sensitivity"] > 2
     out = run(
-        capsys,
         tmp_path,
         mechanism="dp_sgd",
         rounds=100,
@@ -95,7 +87,7 @@ def test_fixed_order_restart_and_dp_sgd(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("given", "message"),
     [
         ({}, "exactly one of"),
         ({"noise_multiplier": 1.0, "epsilon": 1.0}, "exactly one of"),
@@ -119,27 +111,39 @@ def test_fixed_order_restart_and_dp_sgd(capsys, tmp_path):
         ),
     ],
 )
-def test_bad_flags_are_named(capsys, tmp_path, flags, message):
-    with pytest.raises(SystemExit) as stop:
-        run(capsys, tmp_path, **flags)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+def test_bad_flags_are_named(tmp_path, given, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, **given)
 
 
-def test_needs_neither_tensorflow_nor_jax(tmp_path):
+def command(*arguments):
+    """Runs the command as a program, as a user would."""
     code = (
         "import sys\n"
         "from tff_agg import account\n"
-        "from absl import flags\n"
-        "flags.FLAGS(['account', '--noise_multiplier=0.5', '--rounds=50', '--json',"
-        f" '--cache={tmp_path}'])\n"
-        "account.main(['account'])\n"
-        "heavy = {'tensorflow', 'tensorflow_federated', 'jax', 'tensorflow_privacy'}\n"
-        "sys.exit(f'imported {heavy & set(sys.modules)}' if heavy & set(sys.modules)"
-        " else 0)\n"
+        "try:\n"
+        "    account.run()\n"
+        "finally:\n"
+        "    heavy = {'tensorflow', 'tensorflow_privacy', 'jax'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_program_needs_neither_tensorflow_nor_jax(tmp_path):
+    done = command(
+        "--noise_multiplier=0.5", "--rounds=50", "--json", f"--cache={tmp_path}"
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rho"] == pytest.approx(2.0)
+
+
+def test_the_program_names_what_is_wrong_on_stderr():
+    done = command("--mechanism=tree", "--noise_multiplier=-2")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("error: noise_multiplier must be")
