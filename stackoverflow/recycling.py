@@ -154,17 +154,25 @@ def scorer(
 def predictor(
     sizes: model.ModelConfig,
 ) -> Callable[[Sequence[np.ndarray], np.ndarray], Predictions]:
-    """Returns `predict(weights, rows)`: distributions at the words that count."""
+    """Returns `predict(weights, rows)`: distributions at the words that count.
+
+    They come in the order of the words, whatever the portions of rows.
+    """
     from stackoverflow import evaluation
 
     def predict(weights: Sequence[np.ndarray], rows: np.ndarray) -> Predictions:
         parts = list(evaluation.predict_scores(sizes, weights, rows))
-        if not parts:
-            empty = np.zeros((0, sizes.num_ids), np.float32)
-            return Predictions(empty, np.zeros(0, np.int32))
-        return Predictions(
-            np.concatenate([part.probabilities for part in parts]),
-            np.concatenate([part.targets for part in parts]),
-        )
+        count = sum(len(part.targets) for part in parts)
+        scores = np.empty((count, sizes.num_ids), np.float32)
+        targets = np.empty(count, np.int32)
+        places = np.concatenate([np.zeros((0, 2), int), *(p.positions for p in parts)])
+        order = np.empty(count, int)
+        order[np.lexsort((places[:, 1], places[:, 0]))] = np.arange(count)
+        start = 0
+        for part in parts:
+            here = order[start : start + len(part.targets)]
+            scores[here], targets[here] = part.probabilities, part.targets
+            start += len(here)
+        return Predictions(scores, targets)
 
     return predict

@@ -2,6 +2,8 @@
 
 import collections
 import functools
+import subprocess
+import sys
 import tracemalloc
 
 import hypothesis
@@ -451,3 +453,15 @@ def test_rounds_without_a_checkpoint_are_refused(store):
         inference.evaluate(
             load, range(25), [9], inference.Grid(outputs=(2,)), score=lambda w: (0, 1)
         )
+
+
+def test_the_library_does_not_load_tensorflow():
+    code = (
+        "import sys, tff_agg.checkpoints, tff_agg.inference, tff_agg.tuning, "
+        "tff_agg.uncertainty; "
+        "print(sorted({'tensorflow', 'jax', 'pyarrow', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

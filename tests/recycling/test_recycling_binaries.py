@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from benchmarks import one_pass
 from stackoverflow import evaluate, model, recycling, stores, tune, uncertainty
 from tff_agg import averaging, inference, tuning
 from tff_agg.checkpoints import CheckpointStore
@@ -146,6 +147,24 @@ def mean_of(weights):
 def fold(averager, run, t):
     *_, aggregate = averaging.fold(averager, [run.load(i) for i in range(t + 1)])
     return aggregate
+
+
+def test_predictions_come_in_the_order_of_the_words(runs):
+    run = recycling.Run.open(runs[0])
+    rows = run.rows("heldout", 20)
+    predict = recycling.predictor(run.sizes)
+    whole = predict(run.load(3), rows)
+    real = rows[:, 1:]
+    words = (real > 0) & (real <= run.sizes.vocab_size)
+    np.testing.assert_array_equal(whole.targets, real[words])
+    parts = [predict(run.load(3), rows[i : i + 7]) for i in range(0, 20, 7)]
+    np.testing.assert_array_equal(
+        np.concatenate([part.targets for part in parts]), whole.targets
+    )
+    np.testing.assert_allclose(
+        np.concatenate([part.scores for part in parts]), whole.scores, rtol=1e-5
+    )
+    assert predict(run.load(3), rows[:0]).scores.shape == (0, run.sizes.num_ids)
 
 
 def test_runs_of_several_kinds_get_a_panel_each(runs, token_store, tmp_path):
@@ -411,6 +430,25 @@ def test_flags_become_configurations():
     config = tune.training_config_from_flags(values)
     assert config.parameters == tuning.TRAINING_BETAS and config.starts == (0, 5)
     assert config.train_flags == ("--epsilon=8", "--out=a b")
+
+
+def test_one_pass_and_the_naive_way_give_the_same_labels():
+    study = one_pass.Study(
+        checkpoints=6,
+        ks=(2, 3, 6),
+        sentences=12,
+        vocab_size=30,
+        embedding_size=4,
+        lstm_size=5,
+        memory_budget=1 << 17,
+    )
+    result = one_pass.run(study)
+    assert result["labels_that_differ"] == 0
+    assert result["labels_compared"] == 6 * result["positions"] > 100
+    assert result["one_pass_portions"] > 1
+    assert result["one_pass_forward_passes"] == 6 * result["one_pass_portions"]
+    assert result["naive_forward_passes"] == 2 * (2 + 3 + 6)
+    assert "0 of" in one_pass.table(result)
 
 
 def test_the_rounds_of_a_curve():
