@@ -5,7 +5,7 @@ CODE := tff_agg stackoverflow pds benchmarks tests tools
 # Two processes fit two cores; tests of one file stay together.
 PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile
 
-.PHONY: help install install-gpu lock lint format test test-fast bench clean
+.PHONY: help install install-gpu lock lint format test test-fast demo bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -32,6 +32,14 @@ format: install ## sort, format, and write the BUILD files
 
 test: lint ## lint, then all tests
 	@$(PYTEST)
+
+demo: install ## train on embedded data, compare, print a table, draw a picture
+	@$(PY) -m stackoverflow.demo --out=results/demo
+
+bench: install ## the measurements behind the documentation, one after the other
+	@for name in mechanisms noise_step server_step round_time one_pass quadratic \
+	    tail_averaging prepare_speed runtime_memory; do \
+	  echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name || exit 1; done
 
 test-fast: install ## the tests that take seconds
 	@$(PYTEST) -m "not slow"

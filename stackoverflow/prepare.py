@@ -133,6 +133,11 @@ def main(argv: list[str]) -> int:
     return run(flags.FLAGS)
 
 
-if __name__ == "__main__":
+def entry_point() -> None:
+    """Runs as the console command `tff-agg-prepare`."""
     define_flags()
     app.run(main)
+
+
+if __name__ == "__main__":
+    entry_point()

@@ -14,7 +14,7 @@ def ensure_store(
     *,
     vocab_size: int = 10_000,
     users: int = 2000,
-    words: int = 500,
+    words: int = 256,
     seed: int = 0,
     workers: int | None = None,
     progress: data.Progress | None = None,
@@ -34,7 +34,7 @@ def ensure_store(
 
     Example:
       >>> ensure_store('synthetic', None, 'data', users=100)
-      'data/synthetic-100users-500words-seed0'
+      'data/synthetic-100users-256words-seed0'
     """
     made = data.make_source(source, path, users=users, words=words, seed=seed)
     if source == "synthetic":

@@ -8,7 +8,6 @@ default). Run the same command again to go on with a run that was stopped.
 """
 
 import dataclasses
-import sys
 import typing
 
 from absl import app, flags
@@ -17,18 +16,22 @@ from stackoverflow import config as configs
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("out", None, "the run's folder", required=True)
-flags.DEFINE_enum(
-    "source",
-    "synthetic",
-    ["synthetic", "parquet", "official"],
-    "without --store: what to prepare a token store from",
-)
-flags.DEFINE_string("path", None, "the file that --source reads")
-flags.DEFINE_integer("vocab_size", 10_000, "without --store: words of the vocabulary")
-flags.DEFINE_string(
-    "data_dir", "data", "without --store: where prepared token stores are kept"
-)
+
+def define_flags() -> None:
+    """Defines all flags of the binary."""
+    flags.DEFINE_string("out", None, "the run's folder", required=True)
+    flags.DEFINE_enum(
+        "source",
+        "synthetic",
+        ["synthetic", "parquet", "official"],
+        "without --store: what to prepare a token store from",
+    )
+    flags.DEFINE_string("path", None, "the file that --source reads")
+    flags.DEFINE_integer("vocab_size", 10_000, "without --store: words to keep")
+    flags.DEFINE_string(
+        "data_dir", "data", "without --store: where prepared token stores are kept"
+    )
+    define_config_flags()
 
 
 def define_config_flags(flag_values: flags.FlagValues = FLAGS) -> None:
@@ -47,9 +50,6 @@ def define_config_flags(flag_values: flags.FlagValues = FLAGS) -> None:
         else:
             make = makers.get(kind, flags.DEFINE_string)
             make(*arguments, text, flag_values=flag_values)
-
-
-define_config_flags()
 
 
 def config_from_flags() -> configs.TrainConfig:
@@ -74,11 +74,13 @@ def main(argv: list[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
     from stackoverflow import terminal
-    from tff_agg.runtime import quiet
 
-    quiet.quiet_tensorflow()
     with terminal.plain_errors():
         config = config_from_flags()
+        # After the flags are known to be good: the import takes seconds.
+        from tff_agg.runtime import quiet
+
+        quiet.quiet_tensorflow()
         from stackoverflow import training
 
         training.run(config, FLAGS.out, terminal.ProgressBar(config.rounds))
@@ -87,8 +89,9 @@ def main(argv: list[str]) -> int:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-train`."""
+    define_flags()
     app.run(main)
 
 
 if __name__ == "__main__":
-    sys.exit(app.run(main))
+    entry_point()
