@@ -1,4 +1,4 @@
-"""Prints the guarantee of a planned run, or the noise a guarantee needs.
+r"""Prints the guarantee of a planned run, or the noise a guarantee needs.
 
 Examples:
   python -m tff_agg.account --mechanism=blt --rounds=2000 --noise_multiplier=0.341

@@ -174,14 +174,30 @@ def test_state_keeps_its_form_and_holds_the_buffers_it_claims(mechanism):
     assert int(state["round"]) == rounds_of(mechanism)
 
 
-def test_leaves_rounds_and_indices_are_independent():
-    like = [np.zeros(40_000), np.zeros(40_000)]
-    state = noise.identity().init(like, SEED)
-    state, first = noise.identity().next(state, like)
-    _, second = noise.identity().next(state, like)
-    columns = [*first, *second]
-    correlation = np.corrcoef(columns) - np.eye(4)
-    assert np.abs(correlation).max() < 5 / np.sqrt(40_000)
+@pytest.mark.parametrize("backend", ["numpy", "tf", "jax"])
+def test_leaves_rounds_nodes_and_seeds_are_independent(backend):
+    from tff_agg.noise import draws
+
+    size = 40_000
+    if backend == "tf":
+        import tensorflow as tf
+
+        like = [tf.zeros([size]), tf.zeros([size])]
+    elif backend == "jax":
+        import jax.numpy as jnp
+
+        like = [jnp.zeros(size), jnp.zeros(size)]
+    else:
+        like = [np.zeros(size), np.zeros(size)]
+    columns = []
+    for seed in (SEED, (SEED[0], SEED[1] + 1), (SEED[0] + 1, SEED[1])):
+        seed = draws.seed_in(backend, seed)
+        for position, index in ((0, 0), (1, 0), (0, 1), (256, 0)):
+            drawn = draws.normals(seed, position, like, backend, index)
+            columns += [np.asarray(leaf) for leaf in drawn]
+    correlation = np.corrcoef(columns) - np.eye(len(columns))
+    assert len(columns) == 24
+    assert np.abs(correlation).max() < 5 / np.sqrt(size)
 
 
 @EVERY

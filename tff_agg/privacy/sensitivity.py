@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_agg.noise import forest
 from tff_agg.noise.mechanism import Mechanism
 from tff_agg.privacy import tree_sensitivity
 from tff_agg.privacy.participation import Participation
@@ -58,7 +59,10 @@ def sensitivity(
     spacing = participation.spacing(n)
     if mechanism.forest is not None:
         squared, exact = tree_sensitivity.squared(mechanism.forest(n), participation)
-        return Sensitivity(math.sqrt(squared), exact, "tree, dynamic programming")
+        if exact or (patterns := _few_patterns(participation, n)) is None:
+            return Sensitivity(math.sqrt(squared), exact, "tree, dynamic programming")
+        nodes = forest.incidence(mechanism.forest(n))
+        return _over_patterns(nodes.T @ nodes, patterns)
     if mechanism.toeplitz is not None:
         column = np.asarray(mechanism.toeplitz(n), np.float64)
         if most == 1:
@@ -78,8 +82,7 @@ def sensitivity(
     if mechanism.bands is not None and mechanism.bands <= spacing:
         squared = best_sum(np.diag(gram), spacing, most)
         return Sensitivity(math.sqrt(squared), True, "banded, orthogonal columns")
-    patterns = list(itertools.islice(participation.patterns(n), _FEW_PATTERNS + 1))
-    if len(patterns) <= _FEW_PATTERNS:
+    if (patterns := _few_patterns(participation, n)) is not None:
         return _over_patterns(gram, patterns)
     return Sensitivity(
         math.sqrt(upper_bound(gram, spacing, most)), False, "bound by rows"
@@ -96,6 +99,12 @@ def _added_up(column: np.ndarray, spacing: int, most: int) -> np.ndarray:
     for start in range(0, min(most * spacing, len(column)), spacing):
         total[start:] += column[: len(column) - start]
     return total
+
+
+def _few_patterns(participation: Participation, n: int) -> list[tuple[int, ...]] | None:
+    """Returns the allowed sets of rounds, or None if they are too many to try."""
+    patterns = list(itertools.islice(participation.patterns(n), _FEW_PATTERNS + 1))
+    return patterns if len(patterns) <= _FEW_PATTERNS else None
 
 
 def _over_patterns(gram: np.ndarray, patterns: list[tuple[int, ...]]) -> Sensitivity:
