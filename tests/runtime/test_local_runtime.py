@@ -74,6 +74,22 @@ def test_client_i_goes_to_lane_i_modulo_lanes(fed_avg):
     assert placed == {i: i % 3 for i in range(8)}
 
 
+def test_known_costs_decide_on_lanes_and_not_on_the_sum():
+    process = examples.integer_sums()
+    runs = []
+    with runtime.running_on("local", lanes=2, on_client=runs.append):
+        state = process.initialize()
+        with runtime.naming(client_costs=[1, 1, 9, 1]):
+            state, total = process.next(state, [[1], [2], [4], [8]])
+        with (
+            runtime.naming(client_costs=[1]),
+            pytest.raises(ValueError, match=r"client_costs: .* 1 values.*2 clients"),
+        ):
+            process.next(state, [[1], [2]])
+    assert total == 15
+    assert {run.position: run.lane.number for run in runs} == {0: 1, 1: 1, 2: 0, 3: 1}
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 def test_lanes_do_not_share_variables(lanes):
     process = examples.integer_sums()
