@@ -131,6 +131,7 @@ def test_federated_computations_of_other_shapes_run(running):
     assert tuple(several([1.0, 2.0], 7.0, [3.0, -1.0])) == (3.0, 7.0, 3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [
