@@ -71,17 +71,6 @@ def test_broadcast_equals_the_averager_by_hand(tiny, case, monkeypatch):
         assert np.all(gap[TAU:] > 1e-3)
 
 
-def test_the_two_places_to_step_from_differ(tiny):
-    ends = {}
-    for step_from in ("aggregate", "iterate"):
-        built = tiny.build("pull", averager=averaging.uta(3), step_from=step_from)
-        state = built.initialize()
-        for _ in range(3):
-            state, _ = built.next(state, [tiny.client(np.ones(tiny.WIDTH))] * 2)
-        ends[step_from] = tiny.vector(process.iterate(state))
-    assert np.abs(ends["aggregate"] - ends["iterate"]).max() > 0.1
-
-
 def test_a_long_window_is_kept_in_few_tensors():
     """Leaves of several dtypes and shapes come back where they were."""
     theta = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_agg import noise, process
+from tff_agg import aggregator, client_work, noise, process
 from tff_agg.noise import draws
 
 ROUNDS = 6
@@ -64,23 +64,15 @@ def test_prefix_sums_are_those_of_the_explicit_matrix(tiny, name):
     assert np.std(observed) > 0.01
 
 
-def test_each_start_draws_its_own_seed(tiny):
-    plan = tiny.plan(noise_multiplier=1.0)
-    built = tiny.build(plan=plan)
-    seeds = {
-        tuple(built.initialize().aggregator["noise"]["seed"].numpy()) for _ in range(5)
-    }
-    assert len(seeds) == 5
-    words = [word for seed in seeds for word in seed]
+def test_a_start_draws_a_seed_of_its_own_unless_one_is_set(tiny):
+    built = tiny.build(plan=tiny.plan(noise_multiplier=1.0))
+    starts = [built.initialize() for _ in range(5)]
+    words = [int(w) for s in starts for w in s.aggregator["noise"]["seed"].numpy()]
     assert len(set(words)) == 10
     # A word of 64 random bits is below 2**40 once in 8 million.
-    assert all(abs(int(word)) > 2**40 for word in words)
+    assert all(abs(word) > 2**40 for word in words)
 
-
-def test_seed_can_be_set_before_the_first_round_only(tiny):
-    built = tiny.build(plan=tiny.plan(noise_multiplier=1.0))
-    one = process.with_noise_seed(built.initialize(), SEED)
-    other = process.with_noise_seed(built.initialize(), SEED)
+    one, other = (process.with_noise_seed(start, SEED) for start in starts[:2])
     assert tuple(np.asarray(one.aggregator["noise"]["seed"])) == SEED
     data = [tiny.client([1] * tiny.WIDTH)]
     one, _ = built.next(one, data)
@@ -90,6 +82,14 @@ def test_seed_can_be_set_before_the_first_round_only(tiny):
     )
     with pytest.raises(ValueError, match="first round only; state is after 1 rounds"):
         process.with_noise_seed(one, SEED)
+
+
+def test_both_signs_of_both_words_occur_in_a_traced_seed():
+    """In TFF's graph too, where a comparison can silently be one of objects."""
+    draw = client_work.graph_computation()(aggregator.fresh_seed)
+    seeds = np.array([draw() for _ in range(40)])
+    assert len(np.unique(seeds)) == 80
+    assert np.all((seeds < 0).any(axis=0) & (seeds > 0).any(axis=0))
 
 
 def test_no_noise_means_no_noise_state(tiny):
