@@ -16,7 +16,6 @@ the secret seed of the noise.
 import collections
 import concurrent.futures
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_agg import blobs, manifests
+from tff_agg import blobs, manifests, retention
 from tff_agg.blobs import CorruptCheckpointError, StoreError
 from tff_agg.run_lock import RunLock, RunLockedError
 
@@ -53,21 +52,6 @@ class Restored(NamedTuple):
     round: int
     value: Any
     metadata: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Policy:
-    """Which rounds of a name stay: the last ones, and every n-th."""
-
-    last: int | None
-    every: int | None
-
-    def dropped(self, rounds: list[int]) -> list[int]:
-        """Returns those of the (sorted) rounds that need not stay."""
-        if self.last is None and self.every is None:
-            return []
-        old = rounds[: -(self.last or 1)]
-        return [r for r in old if not (self.every and r % self.every == 0)]
 
 
 class CheckpointStore:
@@ -110,8 +94,7 @@ class CheckpointStore:
         self.folder = pathlib.Path(folder)
         self._manifests = self.folder / "manifests"
         self._blobs = blobs.BlobFolder(self.folder / "blobs", compress)
-        self._keep_last = _checked_policy("keep_last", keep_last)
-        self._keep_every = _checked_policy("keep_every", keep_every)
+        self._retention = retention.Retention(keep_last, keep_every)
         self._threads = threads
         # The writer's view: round -> name -> digests, and how many rounds use each.
         self._written: _View | None = None
@@ -388,11 +371,8 @@ class CheckpointStore:
     def _apply_policies(self, names: Iterable[str]) -> None:
         """Removes the rounds of these names that their policies let go."""
         for name in names:
-            policy = _Policy(
-                _policy_for(self._keep_last, name), _policy_for(self._keep_every, name)
-            )
             rounds = sorted(r for r, m in self._writer_view().items() if name in m)
-            for number in policy.dropped(rounds):
+            for number in self._retention.dropped(name, rounds):
                 manifest = self._manifest(number)
                 del manifest["items"][name]
                 self._put(number, manifest)
@@ -429,21 +409,6 @@ def _digest_all(items: Mapping[str, Any], pool) -> dict[int, str]:
     for name, structure in items.items():
         manifests.encode_structure(structure, collect, f" {name!r}")
     return dict(zip(found, pool.map(_digest, found.values()), strict=True))
-
-
-def _checked_policy(argument: str, value: int | Mapping[str, int] | None):
-    numbers = value.items() if isinstance(value, Mapping) else [("", value)]
-    for name, number in numbers:
-        if number is not None and (not isinstance(number, int) or number < 1):
-            where = f"[{name!r}]" if name else ""
-            raise ValueError(
-                f"{argument}{where}={number!r} must be 1 or more, or None."
-            )
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _policy_for(policy: Any, name: str) -> int | None:
-    return policy.get(name) if isinstance(policy, Mapping) else policy
 
 
 def _plain_json(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

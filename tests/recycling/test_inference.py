@@ -241,6 +241,7 @@ def test_targets_must_not_depend_on_the_weights():
         )
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(
     st.integers(1, 9).flatmap(
         lambda m: st.lists(

@@ -43,6 +43,7 @@ def test_without_weights_it_is_the_sample_variance():
     )
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(
     st.lists(st.floats(0.01, 1), min_size=2, max_size=8), st.floats(0.1, 10)
 )
@@ -134,6 +135,7 @@ def test_bias_falls_as_the_separation_grows():
     assert biases[-1][0] < 4 * biases[-1][1] + 0.01
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.floats(0.1, 100), st.floats(0.1, 50), st.floats(2.01, 1000))
 def test_the_suggested_number_minimises_the_bound(c1, c2, ratio):
     total = ratio * c1
