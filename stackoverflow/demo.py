@@ -209,9 +209,11 @@ def main(argv: list[str]) -> int:
     """Runs the demo."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+    from tff_agg import runtime
     from tff_agg.runtime import quiet
 
     quiet.quiet_tensorflow()
+    runtime.configure_threads()
     from stackoverflow import stores, terminal
 
     started = time.monotonic()

@@ -78,9 +78,11 @@ def main(argv: list[str]) -> int:
     with terminal.plain_errors():
         config = config_from_flags()
         # After the flags are known to be good: the import takes seconds.
+        from tff_agg import runtime
         from tff_agg.runtime import quiet
 
         quiet.quiet_tensorflow()
+        runtime.configure_threads()
         from stackoverflow import training
 
         training.run(config, FLAGS.out, terminal.ProgressBar(config.rounds))

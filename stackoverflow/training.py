@@ -169,7 +169,10 @@ def _cohort_reader(
             "cohort": digest.hexdigest(),
         }
         return loop.Cohort(
-            names, [tf.data.Dataset.from_tensors(r) for r in rows], facts
+            client_ids=names,
+            data=[tf.data.Dataset.from_tensors(r) for r in rows],
+            costs=[len(r) for r in rows],
+            facts=facts,
         )
 
     return cohort

@@ -21,9 +21,8 @@ from tff_agg.structure import Structure
 
 State = Any
 
-# A window up to this long is summed anew at every step: that is no more work than
-# keeping a compensated running sum, and needs no buffers.
-_DIRECT_SUM_LIMIT = 6
+# A window up to this long is summed anew at every step: block sums would save nothing.
+_DIRECT_SUM_LIMIT = 4
 
 
 class Averager(NamedTuple):
@@ -78,12 +77,12 @@ def last() -> Averager:
 def uta(k: int) -> Averager:
     """Returns uniform tail averaging: the mean of the last min(t + 1, k) checkpoints.
 
-    The initial model counts as a checkpoint. The state holds the last k checkpoints
-    as a tuple, newest first: moving the window on copies no checkpoint. For a long
-    window it also holds their sum with a running compensation term, so that a step
-    costs the same whatever k is, and no rounding error piles up over a long run. A
-    checkpoint with NaN or infinite values spoils the mean only while it is in the
-    window.
+    The initial model counts as a checkpoint. The state holds a window as a tuple,
+    newest first, and moving it on copies no checkpoint. A short window holds the
+    checkpoints themselves. A long one keeps sums of whole blocks as well (see
+    `_blockwise`), so that a step costs a few additions whatever k is. Nothing is ever
+    subtracted: no rounding error piles up over a long run, and a checkpoint with NaN
+    or infinite values spoils the mean only while it is in the window.
 
     Args:
       k: How many checkpoints to average, at least 1.
@@ -94,35 +93,6 @@ def uta(k: int) -> Averager:
     """
     _check_count("k", k, minimum=1)
     k = int(k)
-    running = k > _DIRECT_SUM_LIMIT
-
-    def init(theta: Structure) -> State:
-        _check_floating(theta)
-        empty = structure.map_leaves(structure.zeros_like, theta)
-        # Slots not yet filled hold zeros: they add nothing to the sum.
-        state = {"step": _counter(theta), "window": (theta,) + (empty,) * (k - 1)}
-        if running:
-            state |= {"sum": theta, "compensation": empty}
-        return state
-
-    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
-        step = state["step"] + 1
-        window = state["window"]
-        _check_alike(window[0], theta)
-        shifted = (theta, *window[:-1])
-        new_state = {"step": step, "window": shifted}
-        if running:
-            total, compensation = _slide(state, theta, window[-1], shifted)
-            new_state |= {"sum": total, "compensation": compensation}
-            total = structure.map_leaves(_add, total, compensation)
-        else:
-            total = _sum_of(shifted)
-        filled = structure.minimum(step + 1, k)
-
-        def divide(leaf: Any) -> Any:
-            return leaf / structure.cast(filled, structure.dtype_of(leaf))
-
-        return new_state, structure.map_leaves(divide, total)
 
     def weights(t: int) -> np.ndarray:
         _check_count("t", t, minimum=0)
@@ -131,7 +101,82 @@ def uta(k: int) -> Averager:
         out[t + 1 - count :] = 1.0 / count
         return out
 
+    make = _direct if k <= _DIRECT_SUM_LIMIT else _blockwise
+    init, next_ = make(k)
     return Averager(init, next_, weights, f"uta(k={k})")
+
+
+def _direct(k: int) -> tuple[Callable, Callable]:
+    """A window of checkpoints, added up at each step."""
+
+    def init(theta: Structure) -> State:
+        _check_floating(theta)
+        empty = structure.map_leaves(structure.zeros_like, theta)
+        # Slots not yet filled hold zeros: they add nothing to the sum.
+        return {"step": _counter(theta), "window": (theta,) + (empty,) * (k - 1)}
+
+    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+        step = state["step"] + 1
+        _check_alike(state["window"][0], theta)
+        window = (theta, *state["window"][:-1])
+        total = window[0]
+        for older in window[1:]:
+            total = structure.map_leaves(_add, total, older)
+        return {"step": step, "window": window}, _mean(total, step, k)
+
+    return init, next_
+
+
+def _blockwise(k: int) -> tuple[Callable, Callable]:
+    """A window whose sum is the rest of the last block plus the block under way.
+
+    Checkpoints come in blocks of k. While a block is under way its checkpoints are
+    pushed in at the front of the window, and `sum` is their sum. Behind them the
+    window holds, in the order of use from the back, the sums of the last k - 1, k - 2,
+    …, 0 checkpoints of the block before: what is left of it in the mean, step by step.
+    A block that is full is turned into such sums by k - 2 additions.
+    """
+
+    def init(theta: Structure) -> State:
+        _check_floating(theta)
+        empty = structure.map_leaves(structure.zeros_like, theta)
+        return {
+            "step": _counter(theta),
+            "window": (theta,) + (empty,) * (k - 1),
+            "sum": theta,
+        }
+
+    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+        step = state["step"] + 1
+        window = state["window"]
+        _check_alike(state["sum"], theta)
+        block_sum = structure.map_leaves(_add, state["sum"], theta)
+        total = structure.map_leaves(_add, block_sum, window[-1])
+        moved = (theta, *window[:-1])
+
+        def next_block() -> tuple[tuple, Structure]:
+            empty = structure.map_leaves(structure.zeros_like, theta)
+            rests = [empty, moved[0]]
+            for older in moved[1:-1]:
+                rests.append(structure.map_leaves(_add, rests[-1], older))
+            return tuple(rests), empty
+
+        # Written as a comparison of order because `==` on the tensors of a TFF graph
+        # compares Python objects.
+        full = (step + 1) % k < 1
+        window, block_sum = structure.cond(full, next_block, lambda: (moved, block_sum))
+        new_state = {"step": step, "window": window, "sum": block_sum}
+        return new_state, _mean(total, step, k)
+
+    return init, next_
+
+
+def _mean(total: Structure, step: Any, k: int) -> Structure:
+    """Divides the sum of a window by how many checkpoints are in it."""
+    filled = structure.minimum(step + 1, k)
+    return structure.map_leaves(
+        lambda leaf: leaf / structure.cast(filled, structure.dtype_of(leaf)), total
+    )
 
 
 def ema(
@@ -304,61 +349,8 @@ def _moving(newest_weight: Callable[[Any], Any], name: str) -> Averager:
     return Averager(init, next_, weights, name)
 
 
-def _slide(
-    state: State, newest: Structure, oldest: Structure, shifted: tuple
-) -> tuple[Structure, Structure]:
-    """Moves the compensated sum on by one checkpoint: plus newest, minus oldest.
-
-    Each addition's rounding error is found exactly (Knuth's two-sum) and collected in
-    the compensation term, so the pair carries about twice the leaf's precision. An
-    infinity or NaN anywhere turns the compensation into NaN; then, and only then, the
-    window is summed anew.
-    """
-    difference = structure.map_leaves(lambda a, b: _two_sum(a, -b), newest, oldest)
-    flat = []
-    for total, compensation, (change, lost) in zip(
-        structure.leaves(state["sum"]),
-        structure.leaves(state["compensation"]),
-        _pairs(difference),
-        strict=True,
-    ):
-        moved, lost_again = _two_sum(total, change)
-        flat.append((moved, compensation + (lost + lost_again)))
-    total = structure.pack(newest, [pair[0] for pair in flat])
-    compensation = structure.pack(newest, [pair[1] for pair in flat])
-
-    def anew() -> tuple[Structure, Structure]:
-        return _sum_of(shifted), structure.map_leaves(structure.zeros_like, newest)
-
-    return structure.cond(
-        structure.all_finite(compensation), lambda: (total, compensation), anew
-    )
-
-
-def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """Returns a + b rounded, and exactly what the rounding lost."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = a + b
-        b_part = total - a
-        return total, (a - (total - b_part)) + (b - b_part)
-
-
-def _pairs(structure_of_pairs: Structure) -> list[tuple[Any, Any]]:
-    """Regroups the leaves of a structure whose leaves were turned into pairs."""
-    flat = structure.leaves(structure_of_pairs)
-    return list(zip(flat[::2], flat[1::2], strict=True))
-
-
 def _add(a: Any, b: Any) -> Any:
     return a + b
-
-
-def _sum_of(window: tuple) -> Structure:
-    """Adds the checkpoints of a window up, always in the same order."""
-    total = window[0]
-    for theta in window[1:]:
-        total = structure.map_leaves(_add, total, theta)
-    return total
 
 
 def _counter(theta: Structure) -> Any:

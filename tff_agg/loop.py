@@ -27,11 +27,13 @@ class Cohort(NamedTuple):
     Attributes:
       client_ids: What to call them in errors.
       data: One dataset each.
+      costs: How much work each is, for lanes of equal length; None if not known.
       facts: Numbers about the cohort that belong into the round's metrics.
     """
 
     client_ids: Sequence[Any]
     data: Sequence[Any]
+    costs: Sequence[float] | None = None
     facts: Mapping[str, Any] = {}
 
 
@@ -131,7 +133,9 @@ def train(
     while done < schedule.rounds:
         start = time.monotonic()
         clients = cohort(done)
-        with runtime.naming(round=done, client_ids=clients.client_ids):
+        with runtime.naming(
+            round=done, client_ids=clients.client_ids, client_costs=clients.costs
+        ):
             output = process.next(state, list(clients.data))
         state = output.state
         done += 1
