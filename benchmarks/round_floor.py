@@ -72,7 +72,8 @@ def main(argv: list[str]) -> None:
         ]
         seen = tf.zeros([1])
         for left, right, side in products:
-            # One after the other, as in training, and none optimised away.
+            # One after the other, as in training. Each goes into the result: what only
+            # controls the order would be optimised away.
             with tf.control_dependencies([seen]):
                 product = tf.matmul(
                     left,
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> None:
                     transpose_a=side == "left",
                     transpose_b=side == "right",
                 )
-                seen = tf.reshape(product, [-1])[:1]
+                seen += tf.reshape(product, [-1])[:1]
         return seen
 
     batches = []

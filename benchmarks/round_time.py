@@ -88,7 +88,7 @@ def _run(name: str, command: list[str], folder: pathlib.Path) -> dict[str, list[
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONWARNINGS="ignore")
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     if name in ("local", "floor"):
-        # What `stackoverflow.train` sets too; TensorFlow reads it when it is loaded.
+        # See docs/performance.md; TensorFlow reads it when it is loaded.
         environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # A session of its own, so that nothing it started outlives it or this process.
     process = subprocess.Popen(

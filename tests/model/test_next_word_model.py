@@ -73,7 +73,7 @@ def test_weights_of_another_model_are_refused():
 
 def unpack(packed, rows):
     """The pairs by row, put together from time-major order."""
-    pairs = [[] for _ in range(rows)]
+    pairs: list[list] = [[] for _ in range(rows)]
     inputs, targets = iter(packed.inputs.numpy()), iter(packed.targets.numpy())
     for size in packed.sizes.numpy():
         for place in range(size):
