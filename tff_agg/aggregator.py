@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.client_work import check_on_non_finite, graph_computation
+from tff_agg.client_work import check_on_non_finite
+from tff_agg.tracing import graph_computation
 
 # TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
 # seeded with 32 bits: few enough to try them all. The noise must be hidden better.

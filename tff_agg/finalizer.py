@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg.averaging import Averager
-from tff_agg.client_work import graph_computation
+from tff_agg.tracing import graph_computation
 
 STEP_FROM_CHOICES = ("aggregate", "iterate")
 

@@ -15,6 +15,7 @@ import tensorflow_federated as tff
 
 from tff_agg import aggregator as aggregators
 from tff_agg import averaging, client_work, finalizer
+from tff_agg.tracing import graph_computation
 
 
 def build_dp_ftrl_process(
@@ -142,11 +143,11 @@ def _starting_at_the_model(
             ),
         )
 
-    set_model_weights = client_work.graph_computation(
-        state_type, state_type.global_model_weights
-    )(at_weights)
+    set_model_weights = graph_computation(state_type, state_type.global_model_weights)(
+        at_weights
+    )
 
-    @client_work.graph_computation(state_type)
+    @graph_computation(state_type)
     def start(state):
         return at_weights(state, state.global_model_weights)
 
