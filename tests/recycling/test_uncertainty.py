@@ -80,7 +80,7 @@ def test_one_value_is_refused_everywhere():
         lambda: uncertainty.gaussian_moments(np.zeros(1), np.eye(1)),
         lambda: uncertainty.interval_factor(1),
         lambda: uncertainty.interval_widths([0, 0], lambda m, c: c, [], [1]),
-        lambda: uncertainty.compare_estimators([1], None, None, None),  # type: ignore
+        lambda: uncertainty.compare_estimators([1], None, None, None),
     ]
     for call in calls:
         with pytest.raises(ValueError, match="at least 2"):
