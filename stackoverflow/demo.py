@@ -209,11 +209,6 @@ def main(argv: list[str]) -> int:
     """Runs the demo."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from tff_agg import runtime
-    from tff_agg.runtime import quiet
-
-    quiet.quiet_tensorflow()
-    runtime.configure_threads()
     from stackoverflow import stores, terminal
 
     started = time.monotonic()
@@ -241,8 +236,9 @@ def define_flags() -> None:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-demo`."""
-    define_flags()
-    app.run(main)
+    from stackoverflow import terminal
+
+    terminal.run_binary(main, define_flags)
 
 
 if __name__ == "__main__":

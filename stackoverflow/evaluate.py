@@ -338,22 +338,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def start(main: Callable[[list[str]], int], define: Callable[[], None]) -> None:
-    """Runs a binary.
-
-    TensorFlow must be imported before `app.run`: first imported inside it, it compares
-    the tensors of a traced function by identity instead of by value.
-    """
-    from tff_agg.runtime import quiet
-
-    quiet.quiet_tensorflow()
-    define()
-    app.run(main)
-
-
 def entry_point() -> None:
     """Runs as the console command `tff-agg-evaluate`."""
-    start(main, define_flags)
+    from stackoverflow import terminal
+
+    terminal.run_binary(main, define_flags)
 
 
 if __name__ == "__main__":

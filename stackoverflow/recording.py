@@ -19,6 +19,8 @@ SCORES = ("accuracy", "accuracy_with_oov", "loss", "perplexity")
 VALIDATION_SEED = 1
 TEST_SEED = 2
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 Scores = dict[str, dict[str, dict[str, float]]]
 
 
@@ -204,4 +206,6 @@ class Recorder:
 
         with self._events.as_default():
             for name, value in facts.items():
-                tf.summary.scalar(name, value, step=done)
+                # The perplexity of a run that diverged may be beyond a float.
+                limited = min(max(value, -_LARGEST), _LARGEST)
+                tf.summary.scalar(name, limited, step=done)

@@ -1,13 +1,35 @@
 """What the binaries show: a progress bar, tables, and errors in plain words."""
 
 import contextlib
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stackoverflow.recording import GROUPS, WEIGHTS, Observer, Outcome
 from stackoverflow.run_folder import ConfigChangedError
 from tff_agg import privacy
+
+
+def run_binary(main: Callable[[list[str]], int], define: Callable[[], None]) -> None:
+    """Runs a binary: TensorFlow first, then its flags, then `main`.
+
+    TensorFlow is imported before `app.run` because, first imported inside it, it
+    compares the tensors of a traced function by identity instead of by value. It is
+    set up for lanes: products of the model's shapes are a third faster with oneDNN, and
+    one thread inside an operation is best where every core has a lane (see
+    docs/performance.md).
+    """
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    from absl import app
+
+    from tff_agg import runtime
+    from tff_agg.runtime import quiet
+
+    quiet.quiet_tensorflow()
+    runtime.configure_threads()
+    define()
+    app.run(main)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -73,26 +73,19 @@ def main(argv: list[str]) -> int:
     """Runs the training that the flags describe."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow import terminal
+    from stackoverflow import terminal, training
 
     with terminal.plain_errors():
         config = config_from_flags()
-        # After the flags are known to be good: the import takes seconds.
-        from tff_agg import runtime
-        from tff_agg.runtime import quiet
-
-        quiet.quiet_tensorflow()
-        runtime.configure_threads()
-        from stackoverflow import training
-
         training.run(config, FLAGS.out, terminal.ProgressBar(config.rounds))
     return 0
 
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-train`."""
-    define_flags()
-    app.run(main)
+    from stackoverflow import terminal
+
+    terminal.run_binary(main, define_flags)
 
 
 if __name__ == "__main__":

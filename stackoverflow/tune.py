@@ -335,7 +335,9 @@ def _say(number: int, total: int, candidate: Candidate, accuracy: float | None) 
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-tune`."""
-    evaluate.start(main, define_flags)
+    from stackoverflow import terminal
+
+    terminal.run_binary(main, define_flags)
 
 
 if __name__ == "__main__":

@@ -259,7 +259,9 @@ def main(argv: list[str]) -> int:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-uncertainty`."""
-    evaluate.start(main, define_flags)
+    from stackoverflow import terminal
+
+    terminal.run_binary(main, define_flags)
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ def fresh_seed() -> tf.Tensor:
         # Buckets number below 2**63; the top bit is a hash's low one.
         low = tf.strings.to_hash_bucket_strong(text, 2**63 - 1, key)
         top = tf.strings.to_hash_bucket_strong(text, 2, [key[0], key[1] + 2])
-        words.append(tf.where(top == 1, -low - 1, low))
+        words.append(tf.where(tf.equal(top, 1), -low - 1, low))
     return tf.stack(words)
 
 

@@ -161,9 +161,7 @@ def _blockwise(k: int) -> tuple[Callable, Callable]:
                 rests.append(structure.map_leaves(_add, rests[-1], older))
             return tuple(rests), empty
 
-        # Written as a comparison of order because `==` on the tensors of a TFF graph
-        # compares Python objects.
-        full = (step + 1) % k < 1
+        full = structure.equal((step + 1) % k, 0)
         window, block_sum = structure.cond(full, next_block, lambda: (moved, block_sum))
         new_state = {"step": step, "window": window, "sum": block_sum}
         return new_state, _mean(total, step, k)

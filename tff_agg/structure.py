@@ -127,6 +127,15 @@ def maximum(a: Leaf, b: Leaf) -> Leaf:
     return _elementwise("maximum", a, b)
 
 
+def equal(a: Leaf, b: Leaf) -> Leaf:
+    """Compares two values, of which either may be a Python number.
+
+    Not `a == b`: on the tensors of a graph in the style of TensorFlow 1, which is what
+    TFF traces into, that asks whether they are the same Python object.
+    """
+    return _elementwise("equal", a, b)
+
+
 def _elementwise(name: str, a: Leaf, b: Leaf) -> Leaf:
     backends = {backend_of(a), backend_of(b)}
     if "tf" in backends:

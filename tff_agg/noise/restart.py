@@ -52,7 +52,7 @@ def restart_every(mechanism: Mechanism, period: int) -> Mechanism:
 
         if mechanism.buffers:
             buffers = structure.cond(
-                inside == 0,
+                structure.equal(inside, 0),
                 lambda: mechanism.stream.start(like, backend),
                 lambda: buffers,
             )

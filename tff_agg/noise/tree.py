@@ -88,7 +88,7 @@ def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
         t = position + 1
 
         def more(step, total):
-            return t % (2 * step) == 0
+            return structure.equal(t % (2 * step), 0)
 
         def body(step, total):
             node = draw(position - step)
@@ -111,7 +111,7 @@ def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
         if final is None:
             return (), regular(position, draw, backend)
         noise = structure.cond(
-            position == final - 1,
+            structure.equal(position, final - 1),
             lambda: last(position, draw, backend),
             lambda: regular(position, draw, backend),
         )
@@ -184,8 +184,12 @@ def _honaker(parameters: dict[str, Any], rounds: int, final: int | None) -> Mech
             def stay(estimate=estimate, noise=noise):
                 return estimate, noise
 
-            kept[h] = _select(t % 2 ** (h + 1) == 2**h, estimate, buffers[h])
-            estimate, noise = structure.cond(t % 2 ** (h + 1) == 0, climb, stay)
+            kept[h] = _select(
+                structure.equal(t % 2 ** (h + 1), 2**h), estimate, buffers[h]
+            )
+            estimate, noise = structure.cond(
+                structure.equal(t % 2 ** (h + 1), 0), climb, stay
+            )
         return tuple(kept), noise
 
     def last(buffers, position, draw) -> Structure:
@@ -204,7 +208,7 @@ def _honaker(parameters: dict[str, Any], rounds: int, final: int | None) -> Mech
         if final is None:
             return regular(buffers, position, draw)
         return structure.cond(
-            position == final - 1,
+            structure.equal(position, final - 1),
             lambda: (buffers, last(buffers, position, draw)),
             lambda: regular(buffers, position, draw),
         )
