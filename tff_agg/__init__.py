@@ -1,7 +1,7 @@
 """Private federated learning that uses its checkpoints.
 
-The light parts (`averaging`, `noise`, `privacy`, `checkpoints`, `uncertainty`) import
-neither TensorFlow nor TFF. What needs them is imported when it is first used:
+Everything is imported when it is first used, and the light parts (`averaging`, `noise`,
+`privacy`, `checkpoints`, `uncertainty`) import neither TensorFlow nor TFF:
 
   >>> import tff_agg
   >>> tff_agg.runtime.use('local')
@@ -9,12 +9,14 @@ neither TensorFlow nor TFF. What needs them is imported when it is first used:
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tff_agg import averaging, noise, privacy
-from tff_agg.averaging import Averager
-from tff_agg.noise import Mechanism
-from tff_agg.privacy import Plan
+if TYPE_CHECKING:
+    from tff_agg import averaging, noise, privacy, runtime
+    from tff_agg.averaging import Averager
+    from tff_agg.noise import Mechanism
+    from tff_agg.privacy import Plan
+    from tff_agg.process import build_dp_ftrl_process
 
 __all__ = [
     "Averager",
@@ -29,11 +31,18 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_FROM = {
+    "Averager": "averaging",
+    "Mechanism": "noise",
+    "Plan": "privacy",
+    "build_dp_ftrl_process": "process",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Imports what needs TensorFlow when it is first asked for."""
-    if name == "build_dp_ftrl_process":
-        return importlib.import_module("tff_agg.process").build_dp_ftrl_process
-    if name == "runtime":
-        return importlib.import_module("tff_agg.runtime")
+    """Imports what is asked for."""
+    if name in _FROM:
+        return getattr(importlib.import_module(f"tff_agg.{_FROM[name]}"), name)
+    if name in __all__:
+        return importlib.import_module(f"tff_agg.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
