@@ -1,8 +1,9 @@
-"""The demo: does training on averaged checkpoints help at one ε? `make demo`.
+"""The demo: what do averaged checkpoints gain at one ε? `make demo`.
 
-Generates the embedded data and trains the private baseline (the last checkpoint) and
-uniform tail averaging, with and without a periodic shift between questions and
-answers, over several seeds. Prints one table and draws one picture. Every run is a
+Generates the embedded data and trains the private baseline and uniform tail averaging
+in training (UTA_tr), with and without a periodic shift between questions and answers,
+over several seeds. Then it recycles the checkpoints of both: the mean of the last ones
+(UTA_inf), at no privacy cost. Prints one table and draws one picture. Every run is a
 folder that resumes: stop the demo and start it again.
 """
 
@@ -14,22 +15,49 @@ import os
 import pathlib
 import statistics
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import app, flags
 
 from stackoverflow import config as configs
 
+PERIOD = 40
+# One period of the shift: the mean over it has seen questions and answers alike.
+INFERENCE_K = PERIOD
 SETTINGS: dict[str, dict[str, Any]] = {
     "original": {},
-    "periodic shift": {"pds": True, "pds_period": 40},
+    "periodic shift": {"pds": True, "pds_period": PERIOD},
 }
-# Both methods were given the better of two server learning rates, 1 and 3 for the
-# baseline and twice these for UTA: a step from the mean of three moves half as far.
-METHODS: dict[str, dict[str, Any]] = {
-    "DP-FTRL baseline": {"averager": "last", "server_learning_rate": 1.0},
-    "UTA_tr, k=3": {"averager": "uta", "k": 3, "server_learning_rate": 2.0},
+# A step from the mean of three checkpoints moves half as far: UTA_tr gets twice the
+# learning rate.
+TRAININGS: dict[str, dict[str, Any]] = {
+    "baseline": {"averager": "last", "server_learning_rate": 0.5},
+    "UTA_tr": {"averager": "uta", "k": 3, "server_learning_rate": 1.0},
 }
+METHODS = {
+    "DP-FTRL baseline": ("baseline", False),
+    "baseline + UTA_inf": ("baseline", True),
+    "UTA_tr": ("UTA_tr", False),
+    "UTA_tr + UTA_inf": ("UTA_tr", True),
+}
+BASELINE = "DP-FTRL baseline"
+
+
+class Result(NamedTuple):
+    """What one seed of one method has come to.
+
+    Attributes:
+      rounds: Where the validation accuracy was measured.
+      validation: The accuracies there, shares between 0 and 1.
+      test: The accuracy of the last round's model on the test sample.
+    """
+
+    rounds: list[float]
+    validation: list[float]
+    test: float
+
+
+Results = dict[tuple[str, str], list[Result]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +66,7 @@ class DemoConfig:
 
     Attributes:
       out: Where data, runs, table and picture go.
-      seeds: How many seeds each of the four combinations is trained with.
+      seeds: How many seeds each combination is trained with.
       rounds: Training rounds of each run.
       users: Users in the embedded data.
       epsilon: The ε of every run.
@@ -46,8 +74,8 @@ class DemoConfig:
 
     out: str
     seeds: int = 3
-    rounds: int = 100
-    users: int = 8000
+    rounds: int = 200
+    users: int = 6000
     epsilon: float = 8.0
 
     def __post_init__(self):
@@ -57,7 +85,7 @@ class DemoConfig:
             )
 
     def run_config(
-        self, store: str, setting: str, method: str, seed: int
+        self, store: str, setting: str, training: str, seed: int
     ) -> configs.TrainConfig:
         """Returns the configuration of one run."""
         return configs.TrainConfig(
@@ -67,7 +95,7 @@ class DemoConfig:
             # data are made up: there is nobody to protect.
             insecure_noise_seed=1000 + seed,
             rounds=self.rounds,
-            clients_per_round=50,
+            clients_per_round=20,
             max_sentences=64,
             embedding_size=24,
             lstm_size=48,
@@ -75,81 +103,124 @@ class DemoConfig:
             server_momentum=0.9,
             clip_norm=0.5,
             epsilon=self.epsilon,
-            evaluate_every=5,
+            evaluate_every=10,
             validation_sentences=1500,
             test_sentences=3000,
             state_every=50,
             **SETTINGS[setting],
-            **METHODS[method],
+            **TRAININGS[training],
         )
 
 
-def run_all(config: DemoConfig, store: str) -> dict[tuple[str, str], list[Any]]:
-    """Trains every combination; returns the runs' outcomes by setting and method."""
+def run_all(config: DemoConfig, store: str) -> tuple[Results, Any]:
+    """Trains and recycles every combination; returns the results and the plan."""
     from stackoverflow import terminal, training, workshop
 
-    outcomes: dict[tuple[str, str], list[Any]] = {}
+    results: Results = {}
+    plan = None
     shared = workshop.Workshop()
-    jobs = list(itertools.product(SETTINGS, METHODS, range(config.seeds)))
-    for number, (setting, method, seed) in enumerate(jobs, start=1):
-        label = f"{number:2}/{len(jobs)} {setting}, {method}, seed {seed}"
-        name = "".join(c if c.isalnum() else "_" for c in f"{setting} {method} {seed}")
+    jobs = list(itertools.product(SETTINGS, TRAININGS, range(config.seeds)))
+    for number, (setting, name, seed) in enumerate(jobs, start=1):
+        label = f"{number:2}/{len(jobs)} {setting}, {name}, seed {seed}"
+        folder = "".join(c if c.isalnum() else "_" for c in f"{setting} {name} {seed}")
+        run_config = config.run_config(store, setting, name, seed)
         outcome = training.run(
-            config.run_config(store, setting, method, seed),
-            pathlib.Path(config.out) / "runs" / name,
+            run_config,
+            pathlib.Path(config.out) / "runs" / folder,
             terminal.ProgressBar(config.rounds, label, show_plan=number == 1),
             workshop=shared,
         )
-        outcomes.setdefault((setting, method), []).append(outcome)
+        plan = outcome.plan
+        for method, (trained, recycled) in METHODS.items():
+            if trained == name:
+                result = _recycle(run_config, outcome) if recycled else _as_is(outcome)
+                results.setdefault((setting, method), []).append(result)
     shared.close()
-    return outcomes
+    return results, plan
 
 
-def rows_of(outcomes: dict[tuple[str, str], list[Any]]) -> list[list[str]]:
-    """Returns the table: test accuracy of the broadcast model, over seeds."""
-    baseline_name = next(iter(METHODS))
+def _as_is(outcome: Any) -> Result:
+    """The model that training broadcasts."""
+    from tff_agg import tables
+
+    found = tables.read_columns(
+        outcome.folder / "validation.csv", {"weights": "aggregate", "group": "all"}
+    )
+    accuracy = outcome.test["aggregate"]["all"]["accuracy"]
+    return Result(found["round"], found["accuracy"], accuracy)
+
+
+def _recycle(config: configs.TrainConfig, outcome: Any) -> Result:
+    """The mean of the last checkpoints at every validation, and on the test sample."""
+    from stackoverflow import recording, training
+    from stackoverflow.token_store import TokenStore
+    from tff_agg import averaging, checkpoints
+
+    data = TokenStore.open(config.store)
+    sizes = training.model_config(config, data)
+
+    def evaluation(split: str, sentences: int, seed: int) -> recording.Evaluation:
+        rows = recording.evaluation_rows(data, split, sentences, seed)
+        return recording.Evaluation(sizes, rows)
+
+    validate = evaluation(
+        "heldout", config.validation_sentences, recording.VALIDATION_SEED
+    )
+    store = checkpoints.CheckpointStore(outcome.folder / "checkpoints")
+    iterates = (theta for _, theta in store.iterate("iterate"))
+    rounds, accuracies, mean = [], [], None
+    for t, mean in enumerate(averaging.fold(averaging.uta(INFERENCE_K), iterates)):
+        if t and (t % config.evaluate_every == 0 or t == config.rounds):
+            rounds.append(float(t))
+            accuracies.append(validate(mean)["all"]["accuracy"])
+    test = evaluation("test", config.test_sentences, recording.TEST_SEED)
+    assert mean is not None
+    return Result(rounds, accuracies, test(mean)["all"]["accuracy"])
+
+
+def gains(results: Results, setting: str, method: str) -> list[float]:
+    """Returns a method's gain in test accuracy over the baseline, seed by seed."""
+    return [
+        100 * (one.test - other.test)
+        for one, other in zip(
+            results[setting, method], results[setting, BASELINE], strict=True
+        )
+    ]
+
+
+def rows_of(results: Results) -> list[list[str]]:
+    """Returns the table: test accuracy over seeds, and the gain over the baseline."""
     rows = []
-    for (setting, method), runs in outcomes.items():
-        found = [100 * run.test["aggregate"]["all"]["accuracy"] for run in runs]
-        base = [
-            100 * run.test["aggregate"]["all"]["accuracy"]
-            for run in outcomes[setting, baseline_name]
-        ]
-        gains = [a - b for a, b in zip(found, base, strict=True)]
+    for setting, method in itertools.product(SETTINGS, METHODS):
+        found = [100 * result.test for result in results[setting, method]]
+        change = gains(results, setting, method)
         rows.append(
-            [
-                setting,
-                method,
-                f"{statistics.mean(found):.2f} ± {_spread(found):.2f}",
-                "" if method == baseline_name else f"{statistics.mean(gains):+.2f}",
-                "" if method == baseline_name else f"{_spread(gains):.2f}",
-                ""
-                if method == baseline_name
-                else f"{sum(gain > 0 for gain in gains)} of {len(gains)}",
-            ]
+            [setting, method, f"{statistics.mean(found):.2f} ± {_spread(found):.2f}"]
+            + (
+                ["", "", ""]
+                if method == BASELINE
+                else [
+                    f"{statistics.mean(change):+.2f}",
+                    f"{_spread(change):.2f}",
+                    f"{sum(gain > 0 for gain in change)} of {len(change)}",
+                ]
+            )
         )
     return rows
 
 
-def verdict(outcomes: dict[tuple[str, str], list[Any]]) -> list[str]:
-    """Says for each setting whether the gain stands clear of the seeds' spread."""
-    baseline_name, *others = METHODS
+def verdict(results: Results) -> list[str]:
+    """Says for each method whether its gain stands clear of the seeds' spread."""
     lines = []
-    for setting, method in itertools.product(SETTINGS, others):
-        gains = [
-            100
-            * (
-                one.test["aggregate"]["all"]["accuracy"]
-                - other.test["aggregate"]["all"]["accuracy"]
-            )
-            for one, other in zip(
-                outcomes[setting, method], outcomes[setting, baseline_name], strict=True
-            )
-        ]
-        if len(gains) < 3:
-            lines.append(f"{setting}: {len(gains)} seeds are too few to tell.")
+    for setting, method in itertools.product(SETTINGS, METHODS):
+        change = gains(results, setting, method)
+        if method == BASELINE:
             continue
-        mean, error = statistics.mean(gains), _spread(gains) / math.sqrt(len(gains))
+        if len(change) < 3:
+            lines.append(f"{setting}: {len(change)} seeds are too few to tell.")
+            continue
+        mean = statistics.mean(change)
+        error = _spread(change) / math.sqrt(len(change))
         clear = abs(mean) > 2 * error
         lines.append(
             f"{setting}: {method} changes the test accuracy by {mean:+.2f} points "
@@ -169,33 +240,27 @@ HEADER = [
 ]
 
 
-def report(config: DemoConfig, outcomes: dict[tuple[str, str], list[Any]]) -> str:
+def report(config: DemoConfig, results: Results, plan: Any) -> str:
     """Writes the CSV and the picture; returns the table for the terminal."""
     from stackoverflow import figures, terminal
-    from tff_agg import tables
 
     out = pathlib.Path(config.out)
-    rows = rows_of(outcomes)
+    rows = rows_of(results)
     temporary = out / "table.csv.new"
     with open(temporary, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([HEADER, *rows])
     os.replace(temporary, out / "table.csv")
     panels: dict[str, dict[str, figures.Curve]] = {}
-    for (setting, method), runs in outcomes.items():
-        where = {"weights": "aggregate", "group": "all"}
-        found = [
-            tables.read_columns(run.folder / "validation.csv", where) for run in runs
-        ]
-        curve = figures.Curve(found[0]["round"], [f["accuracy"] for f in found])
+    for (setting, method), found in results.items():
+        curve = figures.Curve(found[0].rounds, [r.validation for r in found])
         panels.setdefault(setting, {})[method] = curve
-    plan = next(iter(outcomes.values()))[0].plan
     figures.accuracy_curves(
         out / "accuracy.png",
         panels,
         title=f"user-level ε = {plan.epsilon:.3g} at δ = {plan.delta:g}; "
         f"mean and standard deviation over {config.seeds} seeds",
     )
-    lines = [terminal.table(HEADER, rows), "", *verdict(outcomes), ""]
+    lines = [terminal.table(HEADER, rows), "", *verdict(results), ""]
     lines.append(f"table: {out / 'table.csv'}   picture: {out / 'accuracy.png'}")
     lines.append(f"runs, with their privacy reports: {out / 'runs'}")
     return "\n".join(lines)
@@ -218,9 +283,9 @@ def main(argv: list[str]) -> int:
         store = stores.ensure_store(
             "synthetic", None, os.path.join(config.out, "data"), users=config.users
         )
-        outcomes = run_all(config, store)
+        results, plan = run_all(config, store)
         print()
-        print(report(config, outcomes))
+        print(report(config, results, plan))
         print(f"{time.monotonic() - started:.0f} s in all")
     return 0
 
