@@ -1,5 +1,6 @@
 """Writes a run's numbers: tables, event files, and what an observer hears."""
 
+import functools
 import math
 import pathlib
 from collections.abc import Sequence
@@ -119,7 +120,6 @@ class Recorder:
         self._folder = folder
         self._done = 0
         self._events: Any = None
-        self._epsilons: dict[float, float] = {}
         self._metrics: tables.RoundTable | None = None
         columns = ["round", "weights", "group", *SCORES]
         self._validation = tables.RoundTable(folder / "validation.csv", columns)
@@ -190,10 +190,7 @@ class Recorder:
             return rho
         digit = 10.0 ** (math.floor(math.log10(rho)) - 2)
         rounded = math.ceil(rho / digit) * digit
-        if rounded not in self._epsilons:
-            sigma = math.sqrt(0.5 / rounded)
-            self._epsilons[rounded] = privacy.gaussian_epsilon(sigma, self._plan.delta)
-        return min(self._epsilons[rounded], self._plan.epsilon)
+        return min(_epsilon(rounded, self._plan.delta), self._plan.epsilon)
 
     def _write(self, table: tables.RoundTable, done: int, scores: Scores) -> None:
         for weights, by_group in scores.items():
@@ -209,3 +206,9 @@ class Recorder:
                 # The perplexity of a run that diverged may be beyond a float.
                 limited = min(max(value, -_LARGEST), _LARGEST)
                 tf.summary.scalar(name, limited, step=done)
+
+
+@functools.lru_cache(maxsize=4096)
+def _epsilon(rho: float, delta: float) -> float:
+    """Returns the tight ε of a Gaussian mechanism with this ρ."""
+    return privacy.gaussian_epsilon(math.sqrt(0.5 / rho), delta)
