@@ -74,7 +74,7 @@ class DemoConfig:
 
     out: str
     seeds: int = 3
-    rounds: int = 200
+    rounds: int = 140
     users: int = 6000
     epsilon: float = 8.0
 
