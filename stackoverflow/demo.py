@@ -7,6 +7,7 @@ over several seeds. Then it recycles the checkpoints of both: the mean of the la
 folder that resumes: stop the demo and start it again.
 """
 
+import contextlib
 import csv
 import dataclasses
 import itertools
@@ -14,7 +15,10 @@ import math
 import os
 import pathlib
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from absl import app, flags
@@ -74,7 +78,7 @@ class DemoConfig:
 
     out: str
     seeds: int = 3
-    rounds: int = 140
+    rounds: int = 120
     users: int = 6000
     epsilon: float = 8.0
 
@@ -96,7 +100,7 @@ class DemoConfig:
             insecure_noise_seed=1000 + seed,
             rounds=self.rounds,
             clients_per_round=20,
-            max_sentences=64,
+            max_sentences=40,
             embedding_size=24,
             lstm_size=48,
             client_learning_rate=0.5,
@@ -107,19 +111,60 @@ class DemoConfig:
             validation_sentences=1500,
             test_sentences=3000,
             state_every=50,
+            # One lane: the same sums, to the last bit, on any number of cores.
+            lanes=1,
             **SETTINGS[setting],
             **TRAININGS[training],
         )
 
 
-def run_all(config: DemoConfig, store: str) -> tuple[Results, Any]:
-    """Trains and recycles every combination; returns the results and the plan."""
-    from stackoverflow import terminal, training, workshop
+@contextlib.contextmanager
+def second_process(config: DemoConfig, training: str) -> Iterator[subprocess.Popen]:
+    """Trains the runs of one kind beside this process, and ends with it."""
+    pathlib.Path(config.out).mkdir(parents=True, exist_ok=True)
+    arguments = [
+        f"--{field.name}={getattr(config, field.name)}"
+        for field in dataclasses.fields(config)
+    ]
+    with open(pathlib.Path(config.out) / f"{training}.log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stackoverflow.demo", *arguments,
+             f"--only={training}"],
+            stdout=log,
+            stderr=log,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def run_in_two_processes(config: DemoConfig, store: str) -> tuple[Results, Any]:
+    """Trains the baseline here and UTA_tr beside it, then gathers the results.
+
+    Rounds of so small a model keep one core busy, not two.
+    """
+    first, second = TRAININGS
+    with second_process(config, second) as other:
+        run_all(config, store, only=first)
+        print(f"Waiting for the runs of {second} in the other process.", flush=True)
+        other.wait()
+    # Goes on, or fails with the reason, where the other process did not finish.
+    return run_all(config, store, quiet=True)
+
+
+def run_all(
+    config: DemoConfig, store: str, *, only: str = "", quiet: bool = False
+) -> tuple[Results, Any]:
+    """Trains and recycles the combinations; returns the results and the plan."""
+    from stackoverflow import recording, terminal, training, workshop
 
     results: Results = {}
     plan = None
     shared = workshop.Workshop()
-    jobs = list(itertools.product(SETTINGS, TRAININGS, range(config.seeds)))
+    names = [name for name in TRAININGS if only in ("", name)]
+    jobs = list(itertools.product(SETTINGS, names, range(config.seeds)))
     for number, (setting, name, seed) in enumerate(jobs, start=1):
         label = f"{number:2}/{len(jobs)} {setting}, {name}, seed {seed}"
         folder = "".join(c if c.isalnum() else "_" for c in f"{setting} {name} {seed}")
@@ -127,10 +172,14 @@ def run_all(config: DemoConfig, store: str) -> tuple[Results, Any]:
         outcome = training.run(
             run_config,
             pathlib.Path(config.out) / "runs" / folder,
-            terminal.ProgressBar(config.rounds, label, show_plan=number == 1),
+            recording.Observer()
+            if quiet
+            else terminal.ProgressBar(config.rounds, label, show_plan=number == 1),
             workshop=shared,
         )
         plan = outcome.plan
+        if only:
+            continue
         for method, (trained, recycled) in METHODS.items():
             if trained == name:
                 result = _recycle(run_config, outcome) if recycled else _as_is(outcome)
@@ -283,7 +332,10 @@ def main(argv: list[str]) -> int:
         store = stores.ensure_store(
             "synthetic", None, os.path.join(config.out, "data"), users=config.users
         )
-        results, plan = run_all(config, store)
+        if flags.FLAGS.only:
+            run_all(config, store, only=flags.FLAGS.only)
+            return 0
+        results, plan = run_in_two_processes(config, store)
         print()
         print(report(config, results, plan))
         print(f"{time.monotonic() - started:.0f} s in all")
@@ -297,6 +349,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("rounds", DemoConfig.rounds, "rounds of each run")
     flags.DEFINE_integer("users", DemoConfig.users, "users in the embedded data")
     flags.DEFINE_float("epsilon", DemoConfig.epsilon, "ε of every run")
+    flags.DEFINE_enum("only", "", ["", *TRAININGS], "train these runs, report nothing")
 
 
 def entry_point() -> None:

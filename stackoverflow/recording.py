@@ -165,20 +165,28 @@ class Recorder:
         self._to_events(done, facts)
         self._observer.on_round(done, facts)
 
+    def is_tested(self) -> bool:
+        """Tells whether the last model's scores on the test sample are all there."""
+        path = self._folder / "test.csv"
+        wanted = len(WEIGHTS) * self._test.num_groups
+        return path.exists() and len(tables.read_rows(path)) == wanted
+
+    def tested(self) -> Scores:
+        """Reads the scores on the test sample back."""
+        found: Scores = {weights: {} for weights in WEIGHTS}
+        for row in tables.read_rows(self._folder / "test.csv"):
+            scores = {name: float(row[name]) for name in SCORES}
+            found[row["weights"]][row["group"]] = scores
+        return found
+
     def test(self, iterate: list[np.ndarray], aggregate: list[np.ndarray]) -> Scores:
         """Scores the last model on the test sample, or reads what was scored."""
-        rows = tables.read_rows(self._folder / "test.csv")
-        if len(rows) < len(WEIGHTS) * self._test.num_groups:
+        if not self.is_tested():
             self._tests.keep_until(-1)  # a kill may have left part of it
             scores = self._test.of_both(iterate, aggregate)
             self._write(self._tests, self._config.rounds, scores)
-            rows = tables.read_rows(self._folder / "test.csv")
         self._events.close()
-        found: Scores = {weights: {} for weights in WEIGHTS}
-        for row in rows:
-            scores_of_row = {name: float(row[name]) for name in SCORES}
-            found[row["weights"]][row["group"]] = scores_of_row
-        return found
+        return self.tested()
 
     def _spent(self, done: int) -> float:
         """Returns the ε of the rounds so far, from a ρ rounded up to three digits.

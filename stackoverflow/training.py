@@ -120,6 +120,12 @@ def _train(
         keep_last={"state": 2} | _per_weights(config.keep_last),
         keep_every=_per_weights(config.keep_every),
     )
+    if recorder.is_tested() and config.rounds in store.rounds("aggregate"):
+        # Nothing is left to do: spare the reader the compilation.
+        observer.on_start(config.rounds, config.rounds)
+        outcome = Outcome(folder, recorder.tested(), plan)
+        observer.on_end(outcome)
+        return outcome
     with workshop.running(config):
         process = workshop.process(config, sizes, plan)
         loop.train(
