@@ -154,7 +154,7 @@ def plain_errors() -> Iterator[None]:
         checkpoints.StoreError,
         checkpoints.RunLockedError,
         loop.ResumeError,
-        FileNotFoundError,
+        OSError,
     )
     try:
         yield
