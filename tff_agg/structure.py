@@ -122,11 +122,6 @@ def minimum(a: Leaf, b: Leaf) -> Leaf:
     return _elementwise("minimum", a, b)
 
 
-def maximum(a: Leaf, b: Leaf) -> Leaf:
-    """Returns the larger of two values, of which either may be a Python number."""
-    return _elementwise("maximum", a, b)
-
-
 def equal(a: Leaf, b: Leaf) -> Leaf:
     """Compares two values, of which either may be a Python number.
 
@@ -147,30 +142,6 @@ def _elementwise(name: str, a: Leaf, b: Leaf) -> Leaf:
     if "jax" in backends:
         return getattr(sys.modules["jax"].numpy, name)(a, b)
     return getattr(np, name)(a, b)
-
-
-def all_finite(structure: Structure) -> Leaf:
-    """Returns one boolean: no leaf holds a NaN or an infinity.
-
-    The sum of an array is finite only where all its elements are, and one pass of a
-    sum is several times cheaper than an element-wise test followed by a reduction. A
-    sum of large finite numbers may overflow to infinity: the answer errs on the side
-    of False.
-    """
-    answer: Any = True
-    for leaf in leaves(structure):
-        match backend_of(leaf):
-            case "tf":
-                tf = sys.modules["tensorflow"]
-                finite = tf.math.is_finite(tf.reduce_sum(leaf))
-            case "jax":
-                jnp = sys.modules["jax"].numpy
-                finite = jnp.isfinite(jnp.sum(leaf))
-            case _:
-                with np.errstate(all="ignore"):
-                    finite = np.isfinite(np.sum(leaf))
-        answer = finite if answer is True else answer & finite
-    return answer
 
 
 def cond(
