@@ -18,6 +18,7 @@ _ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the first one compiles.")
 _WINDOW = flags.DEFINE_integer("window", 3, "UTA's k.")
 _LANES = flags.DEFINE_integer("lanes", None, "Lanes; as many as cores by default.")
 _INTRA = flags.DEFINE_integer("intra_op", 1, "Threads inside one operation.")
+_INTER = flags.DEFINE_integer("inter_op", None, "Operations at once; None: cores.")
 _BENCH = flags.DEFINE_string("bench_dir", None, "Where workload.py is.")
 
 
@@ -31,7 +32,8 @@ def main(argv: list[str]) -> None:
 
     folder = pathlib.Path(_BENCH.value or round_workload.default_folder())
     workload = round_workload.load(folder)
-    runtime.configure_threads(intra_op=_INTRA.value)
+    runtime.configure_threads(intra_op=_INTRA.value, inter_op=_INTER.value)
+    runtime.keep_memory()
     runtime.use("local", lanes=_LANES.value)
     config = model.ModelConfig(
         vocab_size=workload.VOCAB - 4,

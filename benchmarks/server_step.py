@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from absl import app, flags
 
@@ -43,14 +44,17 @@ ROWS = (
     "honaker:uta3",
     "blt:uta3",
 )
+WINDOWS = {"uta3": 3, "uta10": 10, "uta200": 200}
+WARM_UP = 260
 
 _ROWS = flags.DEFINE_list("rows", list(ROWS), "What to time, as mechanism:averager.")
-_ROUNDS = flags.DEFINE_integer("rounds", 16, "Rounds to time, after a warm-up.")
+_ROUNDS = flags.DEFINE_integer("rounds", 64, "Rounds to time, once the window is full.")
 _ROUND_SECONDS = flags.DEFINE_float(
     "round_seconds", 2.6, "A whole round's seconds, to which shares are given."
 )
 _OUT = flags.DEFINE_string("out", "results/server_step", "Folder for the JSON.")
 _ONE = flags.DEFINE_string("one", None, "Time this row here and print JSON.")
+_PAIR = flags.DEFINE_list("pair", None, "Alternate these two rows and print JSON.")
 
 
 def _mechanism(name: str, rounds: int):
@@ -68,22 +72,21 @@ def _mechanism(name: str, rounds: int):
 def _averager(name: str):
     from tff_agg import averaging
 
-    if name.startswith("uta"):
-        return averaging.uta(int(name[3:]))
+    if name in WINDOWS:
+        return averaging.uta(WINDOWS[name])
     return {"last": averaging.last, "ema": lambda: averaging.ema(decay=0.99)}[name]()
 
 
-def time_row(row: str, rounds: int) -> dict:
-    """Runs rounds without clients and returns seconds and memory."""
+def start(row: str) -> Callable[[], float]:
+    """Starts a process, fills its window, and returns a function that times a round."""
     import collections
 
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg import client_work, privacy, process, runtime
+    from tff_agg import client_work, privacy, process
 
     noise_name, averager_name = row.split(":")
-    averager = _averager(averager_name)
     planned = 2_048
     plan = privacy.Plan(
         clip_norm=0.3,
@@ -104,22 +107,46 @@ def time_row(row: str, rounds: int) -> dict:
         ),
         finalize_metrics=lambda sums: sums,
     )
-    runtime.use("local")
-    began = time.perf_counter()
     built = process.build_dp_ftrl_process(
-        trainer, plan=plan, averager=averager, server_momentum=0.9, noise_seed=(1, 2)
+        trainer,
+        plan=plan,
+        averager=_averager(averager_name),
+        server_momentum=0.9,
+        noise_seed=(1, 2),
     )
     state = built.initialize()
-    # The first rounds compile, and give each place of a short window its memory.
-    for _ in range(4):
-        state, _ = built.next(state, [])
-    warm_up = time.perf_counter() - began
-    seconds = []
-    of_cpu = time.process_time()
-    for _ in range(rounds):
+
+    def timed_round() -> float:
+        nonlocal state
         began = time.perf_counter()
         state, _ = built.next(state, [])
-        seconds.append(time.perf_counter() - began)
+        return time.perf_counter() - began
+
+    # The first rounds compile, and give each place of the window its memory. All rows
+    # start at the same round: the cost of tree noise depends on its number.
+    for _ in range(WARM_UP):
+        timed_round()
+    return timed_round
+
+
+def _set_up() -> None:
+    from tff_agg import runtime
+    from tff_agg.runtime import quiet
+
+    quiet.quiet_tensorflow()
+    runtime.configure_threads()
+    runtime.keep_memory()
+    runtime.use("local")
+
+
+def time_row(row: str, rounds: int) -> dict:
+    """Runs rounds without clients and returns seconds and memory."""
+    _set_up()
+    began = time.perf_counter()
+    timed_round = start(row)
+    warm_up = time.perf_counter() - began
+    of_cpu = time.process_time()
+    seconds = [timed_round() for _ in range(rounds)]
     of_cpu = time.process_time() - of_cpu
     return {
         "row": row,
@@ -127,8 +154,24 @@ def time_row(row: str, rounds: int) -> dict:
         "median_seconds": statistics.median(seconds),
         "cpu_seconds": of_cpu / rounds,
         "seconds": seconds,
-        "build_and_compile_seconds": warm_up,
+        "warm_up_seconds": warm_up,
         "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def time_pair(rows: tuple[str, str], rounds: int) -> dict:
+    """Alternates rounds of two rows in one process; returns how the second compares."""
+    _set_up()
+    steps = [start(row) for row in rows]
+    seconds = [[step() for step in steps] for _ in range(rounds)]
+    first, second = zip(*seconds, strict=True)
+    means = [statistics.mean(first), statistics.mean(second)]
+    return {
+        "pair": rows,
+        "seconds": seconds,
+        "mean_seconds": means,
+        "ratio_of_means": means[1] / means[0],
+        "ratio_of_medians": statistics.median(second) / statistics.median(first),
     }
 
 
@@ -137,9 +180,13 @@ def main(argv: list[str]) -> None:
     if _ONE.value:
         print(json.dumps(time_row(_ONE.value, _ROUNDS.value)))
         return
+    if _PAIR.value:
+        one, other = _PAIR.value
+        print(json.dumps(time_pair((one, other), _ROUNDS.value)))
+        return
     print(
         f"{'noise:averager':16} {'median ms':>10} {'mean ms':>9} "
-        f"{'CPU ms':>8} {'of a round':>11} {'peak GB':>8} {'compile s':>10}"
+        f"{'CPU ms':>8} {'of a round':>11} {'peak GB':>8} {'warm-up s':>10}"
     )
     results = []
     for row in _ROWS.value:
@@ -154,7 +201,7 @@ def main(argv: list[str]) -> None:
             f"{1e3 * result['mean_seconds']:9.1f} "
             f"{1e3 * result['cpu_seconds']:8.1f} {share:11.1%} "
             f"{result['peak_gigabytes']:8.2f} "
-            f"{result['build_and_compile_seconds']:10.1f}",
+            f"{result['warm_up_seconds']:10.1f}",
             flush=True,
         )
     folder = pathlib.Path(_OUT.value)

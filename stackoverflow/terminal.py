@@ -8,7 +8,7 @@ from typing import Any
 
 from stackoverflow.recording import GROUPS, WEIGHTS, Observer, Outcome
 from stackoverflow.run_folder import ConfigChangedError
-from tff_agg import privacy
+from tff_agg import files, privacy
 
 
 def run_binary(main: Callable[[list[str]], int], define: Callable[[], None]) -> None:
@@ -16,9 +16,9 @@ def run_binary(main: Callable[[list[str]], int], define: Callable[[], None]) -> 
 
     TensorFlow is imported before `app.run` because, first imported inside it, it
     compares the tensors of a traced function by identity instead of by value. It is
-    set up for lanes: products of the model's shapes are a third faster with oneDNN, and
-    one thread inside an operation is best where every core has a lane (see
-    docs/performance.md).
+    set up for lanes: products of the model's shapes are a third faster with oneDNN, one
+    thread inside an operation is best where every core has a lane, and memory is kept
+    from round to round (see docs/performance.md).
     """
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     from absl import app
@@ -28,6 +28,7 @@ def run_binary(main: Callable[[list[str]], int], define: Callable[[], None]) -> 
 
     quiet.quiet_tensorflow()
     runtime.configure_threads()
+    runtime.keep_memory()
     define()
     app.run(main)
 
@@ -159,7 +160,8 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except mendable as error:
-        print(f"\nerror: {error}", file=sys.stderr, flush=True)
+        text = files.explain(error) if isinstance(error, OSError) else str(error)
+        print(f"\nerror: {text}", file=sys.stderr, flush=True)
         sys.exit(2)
 
 

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import tree
 
-from tff_agg import structure
+from tff_agg import structure, windows
 from tff_agg.structure import Structure
 
 State = Any
@@ -79,10 +78,10 @@ def uta(k: int) -> Averager:
 
     The initial model counts as a checkpoint. The state holds a window as a tuple,
     newest first, and moving it on copies no checkpoint. A short window holds the
-    checkpoints themselves. A long one keeps sums of whole blocks as well (see
-    `_blockwise`), so that a step costs a few additions whatever k is. Nothing is ever
-    subtracted: no rounding error piles up over a long run, and a checkpoint with NaN
-    or infinite values spoils the mean only while it is in the window.
+    checkpoints themselves. A long one keeps sums of blocks as well (see
+    `windows.blockwise`), so that a step costs a few additions whatever k is. Nothing
+    is ever subtracted: no rounding error piles up over a long run, and a checkpoint
+    with NaN or infinite values spoils the mean only while it is in the window.
 
     Args:
       k: How many checkpoints to average, at least 1.
@@ -101,80 +100,9 @@ def uta(k: int) -> Averager:
         out[t + 1 - count :] = 1.0 / count
         return out
 
-    make = _direct if k <= _DIRECT_SUM_LIMIT else _blockwise
+    make = windows.direct if k <= _DIRECT_SUM_LIMIT else windows.blockwise
     init, next_ = make(k)
     return Averager(init, next_, weights, f"uta(k={k})")
-
-
-def _direct(k: int) -> tuple[Callable, Callable]:
-    """A window of checkpoints, added up at each step."""
-
-    def init(theta: Structure) -> State:
-        _check_floating(theta)
-        empty = structure.map_leaves(structure.zeros_like, theta)
-        # Slots not yet filled hold zeros: they add nothing to the sum.
-        return {"step": _counter(theta), "window": (theta,) + (empty,) * (k - 1)}
-
-    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
-        step = state["step"] + 1
-        _check_alike(state["window"][0], theta)
-        window = (theta, *state["window"][:-1])
-        total = window[0]
-        for older in window[1:]:
-            total = structure.map_leaves(_add, total, older)
-        return {"step": step, "window": window}, _mean(total, step, k)
-
-    return init, next_
-
-
-def _blockwise(k: int) -> tuple[Callable, Callable]:
-    """A window whose sum is the rest of the last block plus the block under way.
-
-    Checkpoints come in blocks of k. While a block is under way its checkpoints are
-    pushed in at the front of the window, and `sum` is their sum. Behind them the
-    window holds, in the order of use from the back, the sums of the last k - 1, k - 2,
-    …, 0 checkpoints of the block before: what is left of it in the mean, step by step.
-    A block that is full is turned into such sums by k - 2 additions.
-    """
-
-    def init(theta: Structure) -> State:
-        _check_floating(theta)
-        empty = structure.map_leaves(structure.zeros_like, theta)
-        return {
-            "step": _counter(theta),
-            "window": (theta,) + (empty,) * (k - 1),
-            "sum": theta,
-        }
-
-    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
-        step = state["step"] + 1
-        window = state["window"]
-        _check_alike(state["sum"], theta)
-        block_sum = structure.map_leaves(_add, state["sum"], theta)
-        total = structure.map_leaves(_add, block_sum, window[-1])
-        moved = (theta, *window[:-1])
-
-        def next_block() -> tuple[tuple, Structure]:
-            empty = structure.map_leaves(structure.zeros_like, theta)
-            rests = [empty, moved[0]]
-            for older in moved[1:-1]:
-                rests.append(structure.map_leaves(_add, rests[-1], older))
-            return tuple(rests), empty
-
-        full = structure.equal((step + 1) % k, 0)
-        window, block_sum = structure.cond(full, next_block, lambda: (moved, block_sum))
-        new_state = {"step": step, "window": window, "sum": block_sum}
-        return new_state, _mean(total, step, k)
-
-    return init, next_
-
-
-def _mean(total: Structure, step: Any, k: int) -> Structure:
-    """Divides the sum of a window by how many checkpoints are in it."""
-    filled = structure.minimum(step + 1, k)
-    return structure.map_leaves(
-        lambda leaf: leaf / structure.cast(filled, structure.dtype_of(leaf)), total
-    )
 
 
 def ema(
@@ -278,7 +206,7 @@ def starting_at(tau: int, averager: Averager) -> Averager:
     tau = int(tau)
 
     def init(theta: Structure) -> State:
-        return {"step": _counter(theta), "inner": averager.init(theta)}
+        return {"step": windows.counter(theta), "inner": averager.init(theta)}
 
     def next_(state: State, theta: Structure) -> tuple[State, Structure]:
         step = state["step"] + 1
@@ -315,11 +243,11 @@ def _moving(newest_weight: Callable[[Any], Any], name: str) -> Averager:
     """The averager a_t = (1 - w_t) a_{t-1} + w_t θ_t with w_t = newest_weight(t)."""
 
     def init(theta: Structure) -> State:
-        _check_floating(theta)
-        return {"step": _counter(theta), "average": theta}
+        windows.check_floating(theta)
+        return {"step": windows.counter(theta), "average": theta}
 
     def next_(state: State, theta: Structure) -> tuple[State, Structure]:
-        _check_alike(state["average"], theta)
+        windows.check_alike(state["average"], theta)
         step = state["step"] + 1
         weight = newest_weight(structure.cast(step, np.float64))
 
@@ -347,15 +275,6 @@ def _moving(newest_weight: Callable[[Any], Any], name: str) -> Averager:
     return Averager(init, next_, weights, name)
 
 
-def _add(a: Any, b: Any) -> Any:
-    return a + b
-
-
-def _counter(theta: Structure) -> Any:
-    """Returns a zero step counter in the library of the structure's leaves."""
-    return structure.scalar(0, np.int64, structure.backend_of_structure(theta))
-
-
 def _unit(t: int) -> np.ndarray:
     _check_count("t", t, minimum=0)
     out = np.zeros(t + 1)
@@ -374,30 +293,3 @@ def _check_count(name: str, value: Any, minimum: int) -> None:
 def _check_real(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a number; got {value!r}")
-
-
-def _check_floating(theta: Structure) -> None:
-    """Refuses leaves that a mean would turn into another type."""
-    for path, leaf in tree.flatten_with_path(theta):
-        if not structure.is_floating(leaf):
-            where = ".".join(map(str, path)) or "the structure itself"
-            raise TypeError(
-                f"cannot average the leaf at {where}: its dtype is "
-                f"{structure.dtype_of(leaf)}, and only floating-point leaves have a "
-                "mean of their own type; keep whole-number leaves out of the "
-                "averaged structure, or convert them to float32"
-            )
-
-
-def _check_alike(expected: Structure, theta: Structure) -> None:
-    """Refuses a checkpoint whose leaves would broadcast instead of match."""
-    tree.assert_same_structure(expected, theta, check_types=False)
-    for (path, old), new in zip(
-        tree.flatten_with_path(expected), structure.leaves(theta), strict=True
-    ):
-        if not structure.shapes_agree(old, new):
-            where = ".".join(map(str, path)) or "the structure itself"
-            raise ValueError(
-                f"the leaf at {where} has shape {np.shape(new)}; the checkpoints "
-                f"before it have {np.shape(old)}"
-            )

@@ -21,6 +21,9 @@ STEP_FROM_CHOICES = ("aggregate", "iterate")
 # TFF and the runtimes pay for every tensor of a state, however small, when they compile
 # a process and again in every round. A long window has thousands.
 MOST_LEAVES = 128
+# A leaf of at least so many numbers, and this part of a model, is not worth copying.
+LARGE_LEAF = 2**18
+LARGE_SHARE = 1 / 3
 
 
 def build_averaging_finalizer(
@@ -137,24 +140,23 @@ def compact(averager: Averager, trainable_type: tff.Type) -> Averager:
     if averager.weights is None or len(leaves) <= MOST_LEAVES:
         return averager
     flat = tf.nest.flatten(shape_of)
-    places: dict[str, list[int]] = {}
-    for place, spec in enumerate(flat):
-        places.setdefault(spec.dtype.name, []).append(place)
+    groups = _groups([(s.dtype.name, s.shape.num_elements()) for s in flat])
 
-    def pack(theta: Any) -> dict[str, tf.Tensor]:
+    def pack(theta: Any) -> list[tf.Tensor]:
         rows = [tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(theta)]
-        return {
-            name: tf.concat([rows[place] for place in members], axis=0)
-            for name, members in places.items()
-        }
+        return [
+            tf.concat([rows[place] for place in group], axis=0)
+            if len(group) > 1
+            else rows[group[0]]
+            for group in groups
+        ]
 
-    def unpack(vectors: dict[str, tf.Tensor]) -> Any:
+    def unpack(vectors: list[tf.Tensor]) -> Any:
         found: list[Any] = [None] * len(flat)
-        for name, members in places.items():
-            sizes = [flat[place].shape.num_elements() for place in members]
-            for place, part in zip(
-                members, tf.split(vectors[name], sizes), strict=True
-            ):
+        for vector, group in zip(vectors, groups, strict=True):
+            sizes = [flat[place].shape.num_elements() for place in group]
+            parts = tf.split(vector, sizes) if len(group) > 1 else [vector]
+            for place, part in zip(group, parts, strict=True):
                 found[place] = tf.reshape(part, flat[place].shape)
         return tf.nest.pack_sequence_as(shape_of, found)
 
@@ -163,6 +165,23 @@ def compact(averager: Averager, trainable_type: tff.Type) -> Averager:
         return state, unpack(aggregate)
 
     return averager._replace(init=lambda theta: averager.init(pack(theta)), next=next_)
+
+
+def _groups(leaves: list[tuple[str, int]]) -> list[list[int]]:
+    """Says which leaves, given by dtype and size, go into one vector.
+
+    A large leaf stays alone: putting it into a vector and taking it out again would be
+    two more passes over it, and several vectors keep several cores busy.
+    """
+    total = sum(size for _, size in leaves)
+    alone: list[list[int]] = []
+    together: dict[str, list[int]] = {}
+    for place, (dtype, size) in enumerate(leaves):
+        if size >= max(LARGE_LEAF, total * LARGE_SHARE):
+            alone.append([place])
+        else:
+            together.setdefault(dtype, []).append(place)
+    return alone + list(together.values())
 
 
 def start_state(

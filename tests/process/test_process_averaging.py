@@ -94,6 +94,21 @@ def test_a_long_window_is_kept_in_few_tensors():
         assert finalizer.compact(unchanged, theta_type) is unchanged
 
 
+def test_large_leaves_of_a_long_window_are_not_copied(monkeypatch):
+    theta = [tf.range(9.0), tf.range(2.0), tf.range(3.0)]
+    theta_type = tff.to_type([(np.float32, [n]) for n in (9, 2, 3)])
+    monkeypatch.setattr(finalizer, "LARGE_LEAF", 9)
+    averager = averaging.uta(100)
+    few = finalizer.compact(averager, theta_type)
+    expected, state = averager.init(theta), few.init(theta)
+    for step in range(3):
+        moved = tf.nest.map_structure(lambda x, by=step: x + by, theta)
+        expected, right = averager.next(expected, moved)
+        state, aggregate = few.next(state, moved)
+        tf.nest.map_structure(np.testing.assert_array_equal, right, aggregate)
+    assert [len(leaf) for leaf in state["window"][0]] == [9, 5]
+
+
 def test_an_averager_of_ones_own(tiny):
     """Any pair of pure functions over structures will do."""
     half = averaging.Averager(

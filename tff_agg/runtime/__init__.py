@@ -16,6 +16,7 @@ from tff_agg.runtime.errors import (
     RuntimeUnsupportedError,
     naming,
 )
+from tff_agg.runtime.memory import keep_memory
 from tff_agg.runtime.threads import configure_threads
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RuntimeUnsupportedError",
     "configure_threads",
     "create",
+    "keep_memory",
     "naming",
     "running_on",
     "use",

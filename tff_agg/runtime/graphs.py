@@ -73,19 +73,37 @@ def program_of(computation: Any) -> Program:
     )
 
 
-def embed(
-    program: Program, arguments: Sequence[Any], resources: Sequence[Any] = ()
-) -> list[Any]:
-    """Puts a program into the graph under construction and returns its results."""
-    given = dict(zip(program.feeds, arguments, strict=True))
-    for node, handle in zip(program.resources, resources, strict=True):
-        given[f"{node.name}:0"] = handle
-    used = {
+def used_feeds(program: Program) -> list[int]:
+    """Numbers the parameters that the results of a program depend on."""
+    used = _inputs_of(program) | set(program.fetches)
+    return [i for i, name in enumerate(program.feeds) if name in used]
+
+
+def _inputs_of(program: Program) -> set[str]:
+    """Names all tensors that the nodes of a program take."""
+    return {
         _tensor_name(name)
         for node in program.graph_def.node
         for name in node.input
         if not name.startswith("^")
     }
+
+
+def embed(
+    program: Program, arguments: Sequence[Any], resources: Sequence[Any] = ()
+) -> list[Any]:
+    """Puts a program into the graph under construction and returns its results.
+
+    Arguments that are not in `used_feeds` may be None.
+    """
+    given = {
+        name: tensor
+        for name, tensor in zip(program.feeds, arguments, strict=True)
+        if tensor is not None
+    }
+    for node, handle in zip(program.resources, resources, strict=True):
+        given[f"{node.name}:0"] = handle
+    used = _inputs_of(program)
     computed = [name for name in dict.fromkeys(program.fetches) if name not in given]
     outputs = tf.graph_util.import_graph_def(
         program.graph_def,
@@ -103,10 +121,13 @@ def function(body: Callable[..., list[Any]], specs: Sequence[tf.TensorSpec]) -> 
     Graphs are stamped as they are: TFF has ordered the operations that have effects,
     so no control edge may be invented here, as `tf.function` would.
     """
-    return tf.compat.v1.wrap_function(
+    compiled = tf.compat.v1.wrap_function(
         lambda *arguments: body(*arguments),
         [tf.TensorSpec(s.shape, s.dtype, f"a{i}") for i, s in enumerate(specs)],
     )
+    # Called plainly it would convert every argument, though all are tensors already:
+    # for a state of hundreds of tensors that is most of the call.
+    return lambda *tensors: compiled._call_flat(list(tensors), compiled.captured_inputs)
 
 
 def specs_of(type_spec: Any) -> list[tf.TensorSpec]:

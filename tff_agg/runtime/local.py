@@ -19,6 +19,7 @@ from tensorflow_federated.python.core.environments.tensorflow_backend import (
 
 from tff_agg.runtime import errors, rounds, values
 from tff_agg.runtime.lanes import LanePool, choose_lanes
+from tff_agg.runtime.layouts import Layout
 from tff_agg.runtime.placements import Arguments, contains_federated
 
 Call = Callable[[Any], Any]
@@ -96,12 +97,13 @@ def _plain(comp: Any) -> Call:
     except Exception as error:
         raise _unsupported(comp, error) from error
     stage = rounds.Stage(tff.framework.ConcreteComputation.from_building_block(block))
-    signature = comp.type_signature
+    taken = Layout(comp.type_signature.parameter)
+    given = Layout(comp.type_signature.result)
 
     def call(arg: Any) -> Any:
-        leaves = values.flatten(arg, signature.parameter) if arg is not None else []
+        leaves = taken.flatten(arg) if arg is not None else []
         results = rounds.run_stage("computation", stage, *leaves)
-        return values.unflatten([values.to_numpy(t) for t in results], signature.result)
+        return given.unflatten([values.to_numpy(t) for t in results])
 
     return call
 
@@ -116,18 +118,19 @@ def _federated(comp: Any, pool: LanePool, observer: rounds.Observer | None) -> C
         raise _unsupported(comp, error) from error
     run = rounds.Round(form, pool, observer)
     states = values.leaf_count(run.state_type)
+    taken, given = Layout(run.state_type), Layout(signature.result)
     # What goes round stays in TensorFlow; what is to be read is given as numbers.
     makes_state = signature.parameter is None
 
     def call(arg: Any) -> Any:
         state, clients = arguments.split(arg)
-        results = run(values.flatten(state, run.state_type), clients)
+        results = run(taken.flatten(state), clients)
         kept, read = results[:states], results[states:]
         if not arguments.is_iterative:
             kept = []
         if not makes_state:
             read = [values.to_numpy(t) for t in read]
-        return values.unflatten([*kept, *read], signature.result)
+        return given.unflatten([*kept, *read])
 
     return call
 

@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 
 from tff_agg.runtime import errors, graphs, values
 from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
+from tff_agg.runtime.layouts import Layout
 
 # The function runtime optimises every graph when it is first called: once is enough.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
@@ -55,6 +56,7 @@ class Round:
         self.state_type, self.data_type = (
             t.member for t in form.type_signature.parameter
         )
+        self._client_layout = Layout(self.data_type)
         self._prepare = Stage(form.prepare)
         self._zero = Stage(form.zero)
         sums = _SecureSums(form)
@@ -78,7 +80,7 @@ class Round:
 
     def _ingest(self, position: int, client: Any) -> list[Any]:
         try:
-            return values.flatten(client, self.data_type)
+            return self._client_layout.flatten(client)
         except (TypeError, ValueError) as error:
             raise errors.client_error(
                 position, "data", error, errors.ClientDataError
@@ -121,22 +123,25 @@ class Stage:
 
     def __init__(self, computation: Any):
         self.program = graphs.program_of(computation)
-        self._arity = len(self.program.feeds)
+        # A process's `prepare` gets the whole state and reads only the model in it.
+        self._used = graphs.used_feeds(self.program)
         self._resources = graphs.Resources(self.program)
+        specs = graphs.specs_of(self.program.parameter)
         self._call = graphs.function(
             self._body,
-            graphs.specs_of(self.program.parameter)
-            + graphs.resource_specs(self.program),
+            [specs[i] for i in self._used] + graphs.resource_specs(self.program),
         )
 
     def _body(self, *tensors: Any) -> list[Any]:
-        return graphs.embed(
-            self.program, tensors[: self._arity], tensors[self._arity :]
-        )
+        arguments: list[Any] = [None] * len(self.program.feeds)
+        for i, tensor in zip(self._used, tensors, strict=False):
+            arguments[i] = tensor
+        return graphs.embed(self.program, arguments, tensors[len(self._used) :])
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """Runs it on flat arguments."""
-        return list(self._call(*tensors, *self._resources.handles))
+        used = [tensors[i] for i in self._used]
+        return list(self._call(*used, *self._resources.handles))
 
 
 class _SecureSums:
