@@ -61,14 +61,16 @@ def accuracy_curves(
     save(figure, path)
 
 
-def new_figure(panels: int, width: float = 5.2, height: float = 3.8) -> Any:
+def new_figure(
+    panels: int, width: float = 5.2, height: float = 3.8, *, share_y: bool = True
+) -> Any:
     """Makes a figure with panels side by side, without a window system."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * panels, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    axes = figure.subplots(1, panels, sharey=share_y, squeeze=False)[0]
     return figure, axes
 
 

@@ -1,0 +1,220 @@
+"""When does averaging checkpoints in training help? Noise, stability, and runs.
+
+A server step from the mean of the last k checkpoints, with momentum β, is a linear
+filter of the updates. For a quadratic loss of curvature h everything about it is known:
+
+- the noise that is left in the broadcast model, for tree noise, at equal effective
+  learning rate (a step from the mean of k moves 2 / (k + 1) as far in the end, and
+  momentum 1 / (1 − β) times as far);
+- the largest effective learning rate times curvature at which training is stable.
+
+    python -m benchmarks.training_average --out=results/training_average
+
+With `--seeds`, the demo's model is trained too, with and without momentum, averaging
+and noise, and judged on the validation sample; the test sample is left alone.
+
+    python -m benchmarks.training_average --seeds=2
+"""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import statistics
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from tff_agg import noise
+
+MOMENTA = (0.0, 0.5, 0.9, 0.95)
+WINDOWS = (1, 3, 5, 10)
+CURVATURES = (0.0, 0.1)
+RECYCLED = 10
+
+
+def responses(
+    k: int, momentum: float, curvature: float, rounds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what iterates and broadcasts hear of each round's noise.
+
+    Args:
+      k: How many checkpoints are averaged in training; 1 for none.
+      momentum: β of the server.
+      curvature: h, so that the gradient at θ is h·θ.
+      rounds: How many.
+
+    Returns:
+      Two matrices [rounds, rounds]: row t is how θ_{t+1}, and the mean that is
+      broadcast, depend on the noise of each round, at effective learning rate 1.
+    """
+    rate = (1 - momentum) * (k + 1) / 2
+    iterates = [np.zeros(rounds)]
+    means, velocity = [np.zeros(rounds)], np.zeros(rounds)
+    for own_noise in np.eye(rounds):
+        velocity = momentum * velocity + curvature * means[-1] + own_noise
+        iterates.append(means[-1] - rate * velocity)
+        means.append(np.mean(iterates[-k:], axis=0))
+    return np.array(iterates[1:]), np.array(means[1:])
+
+
+def noise_left(
+    k: int, momentum: float, curvature: float, rounds: int, recycled: int = 1
+) -> float:
+    """Returns the RMS of tree noise in the model, over the second half of a run.
+
+    Args:
+      k: As in `responses`.
+      momentum: As in `responses`.
+      curvature: As in `responses`.
+      rounds: As in `responses`.
+      recycled: How many stored iterates are averaged afterwards; 1 looks at the
+        broadcast model itself.
+    """
+    iterates, means = responses(k, momentum, curvature, rounds)
+    if recycled > 1:
+        means = np.array(
+            [iterates[max(0, t - recycled + 1) : t + 1].mean(0) for t in range(rounds)]
+        )
+    correlation = np.linalg.inv(noise.tree().matrix(rounds))
+    squares = np.square(means @ correlation).sum(axis=1)
+    return float(np.sqrt(squares[rounds // 2 :].mean()))
+
+
+def is_stable(k: int, momentum: float, product: float) -> bool:
+    """Tells whether training converges at this effective rate times curvature."""
+    rate = product * (1 - momentum) * (k + 1) / 2
+    mean = np.append(np.full(k, 1 / k), 0.0)
+    velocity = mean + momentum * np.eye(k + 1)[k]
+    moves = np.zeros((k + 1, k + 1))
+    moves[0] = mean - rate * velocity
+    moves[1:k, : k - 1] = np.eye(k - 1)
+    moves[k] = velocity
+    return float(np.abs(np.linalg.eigvals(moves)).max()) < 1
+
+
+def stability_limit(k: int, momentum: float) -> float:
+    """Returns the least effective rate times curvature at which training diverges."""
+    grid = np.geomspace(0.05, 500.0, 4000)
+    return float(next(x for x in grid if not is_stable(k, momentum, x)))
+
+
+def analyse(rounds: int) -> list[dict[str, Any]]:
+    """Returns a row for each momentum and window."""
+    rows = []
+    for momentum, k in itertools.product(MOMENTA, WINDOWS):
+        row: dict[str, Any] = {"momentum": momentum, "k": k}
+        for curvature in CURVATURES:
+            plain = noise_left(1, momentum, curvature, rounds)
+            own = noise_left(k, momentum, curvature, rounds)
+            after = noise_left(1, momentum, curvature, rounds, RECYCLED)
+            row[f"noise at h={curvature:g}"] = own / plain
+            row[f"UTA_inf at h={curvature:g}"] = after / plain
+        row["stable up to"] = stability_limit(k, momentum)
+        rows.append(row)
+    return rows
+
+
+def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, Any]]:
+    """Trains with and without momentum, averaging and noise; returns accuracies."""
+    from stackoverflow import demo, stores, terminal, training, workshop
+    from tff_agg import tables
+
+    sizes = demo.DemoConfig(out=str(out))
+    store = stores.ensure_store("synthetic", None, str(out / "data"), users=sizes.users)
+    shared, rows = workshop.Workshop(), []
+    jobs = list(itertools.product((True, False), (0.0, 0.9), (1, 3), range(seeds)))
+    for number, (noisy, momentum, k, seed) in enumerate(jobs, start=1):
+        # The rates that did best on the validation sample, of three each.
+        effective = 5.0 if momentum else 2.5
+        config = dataclasses.replace(
+            sizes.run_config(store, "original", "baseline", first_seed + seed),
+            test_sentences=0,
+            server_momentum=momentum,
+            server_learning_rate=effective * (1 - momentum) * (k + 1) / 2,
+            averager="uta" if k > 1 else "last",
+            k=k,
+            **({} if noisy else {"epsilon": None, "noise_multiplier": 0.0}),
+        )
+        name = f"noise_{noisy}_momentum_{momentum}_k_{k}_seed_{first_seed + seed}"
+        watched = terminal.ProgressBar(
+            config.rounds, f"{number:2}/{len(jobs)} {name}", show_plan=False
+        )
+        folder = training.run(
+            config, out / "runs" / name, watched, workshop=shared
+        ).folder
+        found = tables.read_columns(
+            folder / "validation.csv", {"weights": "aggregate", "group": "all"}
+        )["accuracy"]
+        rows.append(
+            {"noise": noisy, "momentum": momentum, "k": k, "seed": first_seed + seed,
+             "accuracy": statistics.mean(found[-3:])}
+        )  # fmt: skip
+    shared.close()
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Draws both findings over the momentum."""
+    from stackoverflow import figures
+
+    figure, axes = figures.new_figure(2, share_y=False)
+    column = f"noise at h={CURVATURES[-1]:g}"
+    places = range(len(MOMENTA))
+    for k in WINDOWS:
+        own = [row for row in rows if row["k"] == k]
+        name = "no averaging" if k == 1 else f"UTA_tr, k = {k}"
+        axes[0].plot(places, [row[column] for row in own], "o-", label=name)
+        axes[1].plot(places, [row["stable up to"] for row in own], "o-", label=name)
+    first = [row for row in rows if row["k"] == 1]
+    axes[0].plot(
+        places,
+        [row[f"UTA_inf at h={CURVATURES[-1]:g}"] for row in first],
+        "s--", color="black", label=f"UTA_inf, k = {RECYCLED}",
+    )  # fmt: skip
+    axes[0].set_ylabel("noise in the model, relative to no averaging")
+    axes[1].set_ylabel("largest stable rate × curvature")
+    axes[1].set_yscale("log")
+    for axis in axes:
+        axis.set_xticks(places, [f"{momentum:g}" for momentum in MOMENTA])
+        axis.set_xlabel("server momentum")
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    figures.save(figure, path)
+
+
+def main(argv: list[str]) -> int:
+    """Prints the tables; writes JSON and the picture."""
+    del argv
+    from stackoverflow import terminal
+
+    out = pathlib.Path(flags.FLAGS.out)
+    out.mkdir(parents=True, exist_ok=True)
+    rows = analyse(flags.FLAGS.rounds)
+    print(terminal.table(
+        list(rows[0]), [[f"{value:.3g}" for value in row.values()] for row in rows]
+    ))  # fmt: skip
+    draw(rows, out / "training_average.png")
+    trained = []
+    if flags.FLAGS.seeds:
+        trained = train_all(out, flags.FLAGS.seeds, flags.FLAGS.first_seed)
+        cells = [[str(value) for value in row.values()] for row in trained]
+        print(terminal.table(list(trained[0]), cells))
+    report = {"rounds": flags.FLAGS.rounds, "filter": rows, "runs": trained}
+    (out / "training_average.json").write_text(json.dumps(report, indent=2))
+    return 0
+
+
+def define_flags() -> None:
+    """Defines the flags of the binary."""
+    flags.DEFINE_string("out", "results/training_average", "where everything goes")
+    flags.DEFINE_integer("rounds", 128, "rounds of the analysed run")
+    flags.DEFINE_integer("seeds", 0, "seeds to train with; 0 only analyses")
+    flags.DEFINE_integer("first_seed", 100, "the first of them; the demo has 0, 1, 2")
+
+
+if __name__ == "__main__":
+    from stackoverflow.terminal import run_binary
+
+    run_binary(main, define_flags)
