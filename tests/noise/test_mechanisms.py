@@ -370,3 +370,26 @@ def test_bad_structures():
 def test_bad_input_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3, 4])
+def test_a_blt_step_takes_one_draw_and_two_multiplications_a_buffer(buffers):
+    """Counted on numbers that count: the step is the same for any kind of leaf."""
+    import jax.numpy as jnp
+    from jax import make_jaxpr
+
+    mechanism = noise.blt_from((0.9, 0.7, 0.5, 0.3)[:buffers], (0.2,) * buffers)
+    drawn = []
+
+    def draw(position, index=0):
+        drawn.append(position)
+        return jnp.ones(5)
+
+    def step(*held):
+        return mechanism.stream.step(held, 3, draw, jnp.ones(5), "jax")
+
+    equations = make_jaxpr(step)(*[jnp.ones(5)] * buffers).eqns
+    names = [str(equation.primitive) for equation in equations]
+    assert len(drawn) == 1
+    assert names.count("mul") == 2 * buffers
+    assert names.count("add") + names.count("sub") == 2 * buffers

@@ -2,7 +2,9 @@
 
 C has ones on the diagonal and Σⱼ ωⱼ·θⱼ^(i−1) on its i-th sub-diagonal. Solving Cw = z
 row by row needs only the d sums sⱼ = Σᵢ θⱼ^(i−1)·w_{t−i}: w = z − Σ ωⱼsⱼ, and then
-sⱼ ← θⱼsⱼ + w. One draw and 2d multiply-adds a parameter a round.
+sⱼ ← θⱼsⱼ + w. One draw and 2d multiply-adds a parameter a round: d + 2 with two
+buffers. No way of computing it takes fewer in general, because C⁻¹ has 2d free numbers
+and each multiplication by a constant brings in one of them.
 """
 
 import functools
