@@ -32,10 +32,16 @@ _SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences each.", lower_boun
 _ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds in one turn.", lower_bound=2)
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", lower_bound=1)
 _PFL = flags.DEFINE_string("pfl_python", None, "Python with pfl-research; none: skip.")
+_FAIR = flags.DEFINE_bool("tff_onednn", False, "Also stock TFF with oneDNN on.")
 _BENCH = flags.DEFINE_string("bench_dir", None, "Peers; default ../shared/bench.")
 _OUT = flags.DEFINE_string("out", "results/round_time", "Folder for JSON and picture.")
 
-_NAMES = {"local": "this library", "tff": "stock TFF", "pfl": "pfl-research"}
+_NAMES = {
+    "local": "this library",
+    "tff": "stock TFF",
+    "tff_onednn": "TFF, oneDNN on",
+    "pfl": "pfl-research",
+}
 
 
 def main(argv: list[str]) -> None:
@@ -74,6 +80,8 @@ def _commands(bench: pathlib.Path) -> dict[str, tuple[list[str], pathlib.Path]]:
         "local": ([sys.executable, "-m", "benchmarks.round_local", *ours], here),
         "tff": ([sys.executable, round_workload.PEERS["tff"], *words], bench),
     }
+    if _FAIR.value:
+        commands["tff_onednn"] = commands["tff"]
     if _PFL.value:
         python = pathlib.Path(_PFL.value).absolute()
         if not python.is_file():
@@ -87,7 +95,7 @@ def _run(name: str, command: list[str], folder: pathlib.Path) -> dict[str, list[
     """Runs one system once and returns its seconds by kind."""
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONWARNINGS="ignore")
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    if name in ("local", "floor"):
+    if name in ("local", "floor", "tff_onednn"):
         # See docs/performance.md; TensorFlow reads it when it is loaded.
         environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # A session of its own, so that nothing it started outlives it or this process.
@@ -120,7 +128,7 @@ def _run(name: str, command: list[str], folder: pathlib.Path) -> dict[str, list[
 def _result(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
     """Puts times, ratios and the circumstances together."""
     best = {name: min(kinds["rounds"]) for name, kinds in found.items()}
-    peers = [name for name in ("tff", "pfl") if name in best]
+    peers = [name for name in ("tff_onednn", "tff", "pfl") if name in best]
     server = min(found["local"]["server"])
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -164,7 +172,9 @@ def _picture(result: dict[str, Any], path: pathlib.Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = [name for name in ("tff", "pfl", "local") if name in result["best"]]
+    names = [
+        name for name in ("tff", "tff_onednn", "pfl", "local") if name in result["best"]
+    ]
     figure, axes = plt.subplots(figsize=(7, 0.9 + 0.7 * len(names)))
     for row, name in enumerate(names):
         best = result["best"][name]

@@ -135,7 +135,8 @@ def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, 
             server_learning_rate=effective * (1 - momentum) * (k + 1) / 2,
             averager="uta" if k > 1 else "last",
             k=k,
-            **({} if noisy else {"epsilon": None, "noise_multiplier": 0.0}),
+            epsilon=sizes.epsilon if noisy else None,
+            noise_multiplier=None if noisy else 0.0,
         )
         name = f"noise_{noisy}_momentum_{momentum}_k_{k}_seed_{first_seed + seed}"
         watched = terminal.ProgressBar(
