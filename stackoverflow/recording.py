@@ -4,13 +4,13 @@ import functools
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pds import sampler
 from stackoverflow import config as configs
-from stackoverflow import metrics, model
+from stackoverflow import event_files, metrics, model
 from stackoverflow.token_store import TokenStore
 from tff_agg import loop, privacy, tables
 
@@ -19,8 +19,6 @@ GROUPS = ("all", "question", "answer")
 SCORES = ("accuracy", "accuracy_with_oov", "loss", "perplexity")
 VALIDATION_SEED = 1
 TEST_SEED = 2
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 Scores = dict[str, dict[str, dict[str, float]]]
 
@@ -119,7 +117,7 @@ class Recorder:
         self._config, self._plan, self._observer = config, plan, observer
         self._folder = folder
         self._done = 0
-        self._events: Any = None
+        self._events: event_files.EventFiles | None = None
         self._metrics: tables.RoundTable | None = None
         columns = ["round", "weights", "group", *SCORES]
         self._validation = tables.RoundTable(folder / "validation.csv", columns)
@@ -135,12 +133,10 @@ class Recorder:
 
     def start(self, done: int) -> None:
         """Cuts the tables back to the rounds that are done, and opens them."""
-        import tensorflow as tf
-
         self._done = done
         for table in (self._validation, self._tests, self._timing):
             table.keep_until(done)
-        self._events = tf.summary.create_file_writer(str(self._folder / "tensorboard"))
+        self._events = event_files.EventFiles(self._folder / "tensorboard")
         self._observer.on_start(done, self._config.rounds)
 
     def record(self, report: loop.Report) -> None:
@@ -162,7 +158,8 @@ class Recorder:
                     for name in SCORES:
                         facts[f"validation/{weights}/{group}/{name}"] = found[name]
             facts["validation_accuracy"] = scores["aggregate"]["all"]["accuracy"]
-        self._to_events(done, facts)
+        if self._events is not None:
+            self._events.write(done, facts)
         self._observer.on_round(done, facts)
 
     def is_tested(self) -> bool:
@@ -185,7 +182,8 @@ class Recorder:
             self._tests.keep_until(-1)  # a kill may have left part of it
             scores = self._test.of_both(iterate, aggregate)
             self._write(self._tests, self._config.rounds, scores)
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
         return self.tested()
 
     def _spent(self, done: int) -> float:
@@ -205,15 +203,6 @@ class Recorder:
             for group, found in by_group.items():
                 row = {"round": done, "weights": weights, "group": group}
                 table.append(row | {name: found[name] for name in SCORES})
-
-    def _to_events(self, done: int, facts: dict[str, float]) -> None:
-        import tensorflow as tf
-
-        with self._events.as_default():
-            for name, value in facts.items():
-                # The perplexity of a run that diverged may be beyond a float.
-                limited = min(max(value, -_LARGEST), _LARGEST)
-                tf.summary.scalar(name, limited, step=done)
 
 
 @functools.lru_cache(maxsize=4096)

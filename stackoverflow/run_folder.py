@@ -9,7 +9,7 @@ import platform
 from pds import sampler
 from stackoverflow import config as configs
 from stackoverflow.token_store import TokenStore
-from tff_agg import privacy
+from tff_agg import files, privacy
 
 
 class ConfigChangedError(RuntimeError):
@@ -53,9 +53,7 @@ def claim(
         # Last: it marks the folder as taken.
         ("config.json", wanted | {"store": data.path}),
     ):
-        temporary = folder / (name + ".new")
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
-        os.replace(temporary, folder / name)
+        files.write_text(folder / name, json.dumps(content, indent=2) + "\n")
 
 
 def _assumptions(config: configs.TrainConfig) -> list[str]:

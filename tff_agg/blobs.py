@@ -8,7 +8,6 @@ weights repeat and shrink well; their mantissas are noise and are copied as they
 """
 
 import contextlib
-import errno
 import hashlib
 import itertools
 import os
@@ -17,6 +16,8 @@ import struct
 from collections.abc import Iterator
 
 import numpy as np
+
+from tff_agg import files
 
 _MAGIC = b"TAB1"
 _HEAD = struct.Struct("<4sBQ")  # magic, number of planes, plain length
@@ -42,29 +43,17 @@ class CorruptCheckpointError(StoreError):
         self.reason = reason
 
 
-_CAUSES = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file would be larger than allowed",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission is denied",
-    errno.EPERM: "permission is denied",
-    errno.ENOTDIR: "a file is in the place of a folder",
-    errno.EEXIST: "a file is in the place of a folder",
-}
-
-
 @contextlib.contextmanager
 def storing(what: str, folder: pathlib.Path) -> Iterator[None]:
     """Turns an OSError inside into a StoreError that says what went wrong."""
     try:
         yield
     except OSError as error:
-        cause = _CAUSES.get(error.errno or 0, error.strerror or str(error))
         where = error.filename or folder
         raise StoreError(
-            f"Cannot {what} in {folder}: {cause} ({where}). Everything saved before "
-            "is intact; free space or make the folder writable and run again."
+            f"Cannot {what} in {folder}: {files.reason_of(error)} ({where}). "
+            "Everything saved before is intact; free space or make the folder "
+            "writable and run again."
         ) from error
 
 

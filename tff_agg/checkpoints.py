@@ -199,16 +199,22 @@ class CheckpointStore:
         return None
 
     def collect_garbage(self) -> int:
-        """Removes files that no checkpoint needs; returns how many arrays went.
+        """Removes what the policies let go and files that no checkpoint needs.
 
-        The first save of a process does this by itself. Only the process that writes
-        may call it.
+        Saves do this by themselves; a save that broke off leaves it to the next one,
+        or to this. Only the process that writes may call it.
+
+        Returns:
+          How many arrays went.
         """
         with blobs.storing("collect garbage", self.folder):
             self._written = None
             before = len(self._blobs.digests())
             if before:
-                self._writer_view()
+                view = self._writer_view()
+                self._apply_policies(
+                    sorted({n for names in view.values() for n in names})
+                )
             return before - len(self._blobs.digests())
 
     def size_bytes(self) -> int:

@@ -130,6 +130,9 @@ def train(
         store.save(
             0, {"state": _flat(state), "iterate": iterate, "aggregate": aggregate}
         )
+    if done >= schedule.rounds:
+        # No save will follow to finish what the last one may have left undone.
+        store.collect_garbage()
     while done < schedule.rounds:
         start = time.monotonic()
         clients = cohort(done)

@@ -4,6 +4,7 @@ The lock is the operating system's own (`flock`): it ends with the process that 
 it, however that ends, and never has to be removed by hand.
 """
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -47,10 +48,12 @@ class RunLock:
                 f"{self._path.parent} is in use by {holder or 'another process'}; wait "
                 "for it, end it, or choose another folder."
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(
-            descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0
-        )
+        # Who has the lock is for others' messages only: on a full disk it goes unsaid.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(
+                descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0
+            )
         self._descriptor = descriptor
         return self
 

@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_agg import files
+
 
 class RoundTable:
     """A CSV file with a fixed header whose first column is the round.
@@ -47,12 +49,7 @@ class RoundTable:
         writer = csv.DictWriter(text, self.columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        temporary = self.path.with_name(self.path.name + ".new")
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path)
+        files.write_text(self.path, text.getvalue())
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, written through to the disk before this returns."""
@@ -60,7 +57,7 @@ class RoundTable:
             raise ValueError(f"a row needs {self.columns}; got {sorted(row)}")
         text = io.StringIO()
         csv.DictWriter(text, self.columns, lineterminator="\n").writerow(row)
-        with open(self.path, "a", encoding="utf-8") as file:
+        with files.naming(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())

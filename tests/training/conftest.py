@@ -7,6 +7,7 @@ import pytest
 from stackoverflow import config as configs
 from stackoverflow import stores
 from stackoverflow import workshop as workshops
+from tests.training import train_binary
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +16,15 @@ def token_store(tmp_path_factory):
     return stores.ensure_store(
         "synthetic", None, folder, users=250, words=40, workers=1
     )
+
+
+@pytest.fixture(scope="session")
+def finished(token_store, tmp_path_factory):
+    """The folder of a run of the binary that nothing broke, and what it showed."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    done = train_binary.run(token_store, out)
+    assert done.returncode == 0, done.stderr
+    return out, done
 
 
 @pytest.fixture

@@ -2,56 +2,17 @@
 
 import json
 import os
-import pathlib
 import random
 import signal
 import stat
 import subprocess
-import sys
 import time
 
 import pytest
 
 from tests.training.run_contents import contents
+from tests.training.train_binary import ROOT, command, run
 from tff_agg import tables
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-FLAGS = [
-    "--rounds=8",
-    "--clients_per_round=4",
-    "--max_sentences=20",
-    "--embedding_size=4",
-    "--lstm_size=6",
-    "--averager=uta",
-    "--k=2",
-    "--epsilon=8",
-    "--evaluate_every=4",
-    "--validation_sentences=60",
-    "--test_sentences=60",
-    "--state_every=2",
-    "--insecure_noise_seed=7",
-]
-
-
-def command(store, out, *more):
-    return [
-        sys.executable, "-m", "stackoverflow.train",
-        f"--store={store}", f"--out={out}", *FLAGS, *more,
-    ]  # fmt: skip
-
-
-def run(store, out, *more):
-    return subprocess.run(
-        command(store, out, *more), cwd=ROOT, capture_output=True, text=True
-    )
-
-
-@pytest.fixture(scope="module")
-def finished(token_store, tmp_path_factory):
-    out = tmp_path_factory.mktemp("finished") / "run"
-    done = run(token_store, out)
-    assert done.returncode == 0, done.stderr
-    return out, done
 
 
 @pytest.mark.slow

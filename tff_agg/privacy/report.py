@@ -9,10 +9,10 @@ import json
 import math
 import os
 import pathlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_agg import files
 from tff_agg.privacy.plan import Plan
 
 ENFORCED = (
@@ -195,13 +195,4 @@ def write_report(folder: str | os.PathLike, plan: Plan, **details: Any) -> None:
 
 def _replace(path: pathlib.Path, text: str) -> None:
     """Writes a file so that a reader sees the old one or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    files.write_text(path, text, mode=0o600, many_writers=True)
