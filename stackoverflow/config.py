@@ -99,7 +99,9 @@ class TrainConfig:
     # Evaluation and saving.
     evaluate_every: int = _field(20, "rounds between validations")
     validation_sentences: int = _field(10_000, "sentences of the validation sample")
-    test_sentences: int = _field(10_000, "sentences of the test sample")
+    test_sentences: int = _field(
+        10_000, "sentences of the test sample; 0: leave the test data alone"
+    )
     state_every: int = _field(10, "rounds between saves of the whole state")
     keep_last: int | None = _field(None, "newest checkpoints to keep; not given: all")
     keep_every: int | None = _field(None, "with keep_last: keep every n-th as well")
@@ -190,7 +192,6 @@ _AT_LEAST_ONE = (
     "k",
     "evaluate_every",
     "validation_sentences",
-    "test_sentences",
     "state_every",
     "keep_last",
     "keep_every",

@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     Attributes:
       folder: The run's folder.
       test: By weights ('iterate', 'aggregate') and group ('all', 'question',
-        'answer'), the scores on the test sample.
+        'answer'), the scores on the test sample; no groups where it was left alone.
       plan: The privacy plan.
     """
 
@@ -127,14 +127,18 @@ class Recorder:
         self._validate = Evaluation(
             sizes, evaluation_rows(data, "heldout", wanted, VALIDATION_SEED)
         )
-        self._test = Evaluation(
-            sizes, evaluation_rows(data, "test", config.test_sentences, TEST_SEED)
-        )
+        # Where the test data are to be left alone, the sample is not even drawn.
+        self._test: Evaluation | None = None
+        if wanted := config.test_sentences:
+            self._test = Evaluation(
+                sizes, evaluation_rows(data, "test", wanted, TEST_SEED)
+            )
 
     def start(self, done: int) -> None:
         """Cuts the tables back to the rounds that are done, and opens them."""
         self._done = done
-        for table in (self._validation, self._tests, self._timing):
+        tested = [] if self._test is None else [self._tests]
+        for table in (self._validation, self._timing, *tested):
             table.keep_until(done)
         self._events = event_files.EventFiles(self._folder / "tensorboard")
         self._observer.on_start(done, self._config.rounds)
@@ -163,14 +167,18 @@ class Recorder:
         self._observer.on_round(done, facts)
 
     def is_tested(self) -> bool:
-        """Tells whether the last model's scores on the test sample are all there."""
+        """Tells whether all wanted scores of the last model on test data are there."""
+        if self._test is None:
+            return True
         path = self._folder / "test.csv"
         wanted = len(WEIGHTS) * self._test.num_groups
         return path.exists() and len(tables.read_rows(path)) == wanted
 
     def tested(self) -> Scores:
-        """Reads the scores on the test sample back."""
+        """Reads the scores on the test sample back; none where it is left alone."""
         found: Scores = {weights: {} for weights in WEIGHTS}
+        if self._test is None:
+            return found
         for row in tables.read_rows(self._folder / "test.csv"):
             scores = {name: float(row[name]) for name in SCORES}
             found[row["weights"]][row["group"]] = scores
@@ -178,7 +186,7 @@ class Recorder:
 
     def test(self, iterate: list[np.ndarray], aggregate: list[np.ndarray]) -> Scores:
         """Scores the last model on the test sample, or reads what was scored."""
-        if not self.is_tested():
+        if self._test is not None and not self.is_tested():
             self._tests.keep_until(-1)  # a kill may have left part of it
             scores = self._test.of_both(iterate, aggregate)
             self._write(self._tests, self._config.rounds, scores)

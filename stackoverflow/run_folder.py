@@ -47,6 +47,8 @@ def claim(
         sampler_checked=True,
         extra_assumptions=_assumptions(config),
         run={"clients": cohorts.describe(), "data": data.fingerprint[:16]},
+        # A start that was cut short may have left a report that names a search.
+        searches=privacy.searches_of(folder),
     )
     for name, content in (
         ("environment.json", environment()),

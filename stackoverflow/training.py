@@ -4,7 +4,7 @@ The folder of a run:
 ```
 config.json environment.json      what was run, and on what
 privacy_report.md .json           the guarantee, in words and in numbers
-metrics.csv validation.csv test.csv
+metrics.csv validation.csv test.csv   no test.csv if test_sentences is 0
 timing.csv                        seconds a round, apart: all else is the same each time
 tensorboard/                      the same numbers as event files
 checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStore)
@@ -49,7 +49,8 @@ def run(
       workshop: Where runs of one process share what was compiled.
 
     Returns:
-      The scores on the test sample and where everything is.
+      The scores on the test sample (none if `test_sentences` is 0, which leaves the
+      test data alone) and where everything is.
 
     Raises:
       ConfigChangedError: The folder belongs to another configuration.
@@ -112,7 +113,7 @@ def _train(
     observer: Observer,
     workshop: workshops.Workshop,
 ) -> Outcome:
-    """Runs the rounds that are left, then the test."""
+    """Runs the rounds that are left, then the test if one is wanted."""
     sizes = model_config(config, data)
     recorder = recording.Recorder(config, folder, data, sizes, plan, observer)
     store = checkpoints.CheckpointStore(

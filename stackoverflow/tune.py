@@ -26,11 +26,15 @@ from absl import app, flags
 
 from stackoverflow import evaluate, recycling
 from stackoverflow import tuning_report as reports
-from tff_agg import inference, tuning
+from tff_agg import inference, privacy, tuning
 from tff_agg.tuning import Candidate
 
 FLAGS = flags.FLAGS
 _OUTPUTS = ("OPA", "OMV")
+_TO_BE_CONTINUED = (
+    "Trials that failed: {}. The test data were not looked at. Run the same command "
+    "again: it comes to an end without a trial that fails twice."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +101,10 @@ class TrainingConfig:
         name = f"{self.averager}-{candidate.parameter:g}-from-{candidate.start}"
         return pathlib.Path(self.out) / "trials" / name
 
+    def folders(self) -> list[pathlib.Path]:
+        """Returns the folders of all trials that were begun, whatever their grid."""
+        return sorted((pathlib.Path(self.out) / "trials").glob("*/"))
+
     def command(self, candidate: Candidate) -> list[str]:
         """Returns the command that trains a candidate, or goes on with it."""
         parameter = f"k={candidate.parameter}"
@@ -107,6 +115,8 @@ class TrainingConfig:
             "-m",
             "stackoverflow.train",
             *self.train_flags,
+            # Last of its name, so it counts: the test data are for the choice alone.
+            "--test_sentences=0",
             f"--averager={self.averager}",
             f"--{parameter}",
             f"--start_round={candidate.start}",
@@ -193,9 +203,11 @@ def tune_inference(
         lambda candidate: scores([candidate], "test")[candidate],
         journal,
     )
-    compared = sum(len(choice.trials) for choice in choices.values())
-    privacy = reports.privacy_of(runs[0].folder, 1, compared)
-    reports.write(config.out, list(choices.values()), privacy)
+    folders = [run.folder for run in runs]
+    # All that the journal knows: an earlier grid was looked at as well.
+    cost = reports.inference_cost(folders, len(journal.accuracies("trial")))
+    reports.write(config.out, list(choices.values()), cost)
+    reports.tell_runs(folders, config.out, cost)
     return choices
 
 
@@ -205,6 +217,8 @@ def tune_training(
     on_trial: Callable[[int, int, Candidate, float | None], None] | None = None,
 ) -> tuning.Choice:
     """Algorithm 2 with one training run a candidate; writes the same files.
+
+    Trials leave the test data alone; the model of the chosen one is scored here, once.
 
     Args:
       config: The search.
@@ -234,16 +248,26 @@ def tune_training(
         run_command(config.command(candidate))
         return accuracy(candidate, "heldout")
 
+    def tell(
+        number: int, total: int, candidate: Candidate, found: float | None
+    ) -> None:
+        # After every trial: also the reports of a search that is never ended must say
+        # how many runs were looked at.
+        reports.tell_runs(config.folders(), config.out, cost())
+        if on_trial is not None:
+            on_trial(number, total, candidate, found)
+
+    def cost() -> privacy.SearchCost | None:
+        return reports.training_cost(config.folders(), journal.runs_looked_at())
+
     choice = tuning.tune_training(
         config.grid(),
         trial,
         lambda candidate: accuracy(candidate, "test"),
         journal,
-        on_trial,
+        tell,
     )
-    folder = config.folder(choice.best)
-    privacy = reports.privacy_of(folder, journal.runs_looked_at(), 0)
-    reports.write(config.out, [choice], privacy)
+    reports.write(config.out, [choice], cost())
     return choice
 
 
@@ -321,6 +345,8 @@ def main(argv: list[str]) -> int:
         else:
             choice = tune_training(training_config_from_flags(), None, _say)
             print(reports.table([choice]))
+            if choice.test is None:
+                print(_TO_BE_CONTINUED.format(len(choice.failed)))
         note = pathlib.Path(FLAGS.out) / "privacy_of_tuning.md"
         if note.exists():
             print(note.read_text())

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,37 +12,74 @@ from typing import Any
 from tff_agg import blobs, privacy, tuning
 
 
-def privacy_of(
-    folder: pathlib.Path, runs: int, compared: int
-) -> tuning.TuningPrivacy | None:
-    """Says what the search means for the guarantee, if the run's report has a ρ."""
+def training_cost(
+    folders: Sequence[pathlib.Path], runs: int
+) -> privacy.SearchCost | None:
+    """Says what a choice among training runs means for their guarantee.
+
+    Args:
+      folders: The run folders; those without a privacy report tell nothing.
+      runs: How many runs were begun; it may be more than there are folders.
+
+    Returns:
+      The cost, or None where no folder has a privacy report.
+    """
+    found = [g for g in map(_guarantee, folders) if g is not None]
+    if not found:
+        return None
+    rhos, deltas = zip(*found, strict=True)
+    return privacy.training_search(max(rhos), min(deltas), runs)
+
+
+def inference_cost(
+    folders: Sequence[pathlib.Path], points: int
+) -> privacy.SearchCost | None:
+    """Says what a choice of inference aggregation means for the runs' guarantee.
+
+    Args:
+      folders: The folders of all runs whose checkpoints were read.
+      points: How many ways to aggregate were compared.
+
+    Returns:
+      The cost, or None unless every folder has a privacy report.
+    """
+    found = [_guarantee(folder) for folder in folders]
+    known = [g for g in found if g is not None]
+    if not known or len(known) < len(found):
+        return None
+    rhos, deltas = zip(*known, strict=True)
+    return privacy.inference_search(rhos, min(deltas), points)
+
+
+def _guarantee(folder: pathlib.Path) -> tuple[float, float] | None:
+    """Returns ρ (infinity without noise) and δ of a run's report, if it has one."""
     path = folder / "privacy_report.json"
-    report = json.loads(path.read_text()) if path.exists() else {}
-    rho, delta = _find(report, "rho"), _find(report, "delta")
-    if rho is None or delta is None:
+    if not path.exists():
         return None
-    return tuning.tuning_privacy(rho, delta, runs, compared, epsilon_of=_epsilon)
+    found = json.loads(path.read_text("utf-8"))["guarantee"]
+    return math.inf if found["rho"] is None else found["rho"], found["delta"]
 
 
-def _epsilon(rho: float, delta: float) -> float:
-    """Converts as the plan does: all runs together are one Gaussian mechanism."""
-    return privacy.gaussian_epsilon(1 / math.sqrt(2 * rho), delta) if rho else 0.0
+def tell_runs(
+    folders: Sequence[pathlib.Path], out: str, cost: privacy.SearchCost | None
+) -> None:
+    """Adds the search to the privacy report of every run that it has looked at.
 
-
-def _find(report: Any, key: str) -> Any:
-    """Finds a key anywhere in nested dicts, the outermost first."""
-    if not isinstance(report, dict):
-        return None
-    if report.get(key) is not None and not isinstance(report[key], dict):
-        return report[key]
-    found = (_find(value, key) for value in report.values())
-    return next((value for value in found if value is not None), None)
+    A search goes by the path of its journal as seen from the run's folder, so that the
+    same search is told again when both were moved together.
+    """
+    for folder in folders:
+        if cost is None or not (folder / "privacy_report.json").exists():
+            continue
+        name = os.path.relpath(pathlib.Path(out).resolve(), folder.resolve())
+        with blobs.storing("add the search to the privacy report", folder):
+            privacy.add_search(folder, f"{name}/journal.jsonl", cost)
 
 
 def write(
     out: str,
     choices: Sequence[tuning.Choice],
-    cost: tuning.TuningPrivacy | None,
+    cost: privacy.SearchCost | None,
 ) -> None:
     """Writes trials.csv, choice.json, tuning.png and, where known, the privacy."""
     folder = pathlib.Path(out)
@@ -52,7 +90,7 @@ def write(
         for (method, parameter, start), validation in choice.trials:
             chosen = (method, parameter, start) == choice.best
             shown = "" if parameter is None else parameter
-            test = choice.test if chosen else ""
+            test = choice.test if chosen and choice.test is not None else ""
             writer.writerow([method, shown, start, validation, int(chosen), test])
     blobs.write_file(folder / "trials.csv", text.getvalue().encode())
     summary: dict[str, Any] = {
@@ -61,6 +99,7 @@ def write(
                 **choice.best._asdict(),
                 "validation": choice.validation,
                 "test": choice.test,
+                "looks_at_test": choice.looks,
                 "trials": len(choice.trials),
                 "failed": len(choice.failed),
             }
@@ -68,21 +107,12 @@ def write(
         ]
     }
     if cost is not None:
-        summary |= cost.fields()
+        summary["tuning"] = cost.to_json()
         note = f"# What the search means for the guarantee\n\n{cost.paragraph}\n"
         blobs.write_file(folder / "privacy_of_tuning.md", note.encode())
-    content = json.dumps(_json_safe(summary), indent=2) + "\n"
+    content = json.dumps(summary, indent=2) + "\n"
     blobs.write_file(folder / "choice.json", content.encode())
     draw(choices, folder / "tuning.png")
-
-
-def _json_safe(value: Any) -> Any:
-    """Writes infinities as text."""
-    if isinstance(value, dict):
-        return {key: _json_safe(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_json_safe(inner) for inner in value]
-    return str(value) if value == float("inf") else value
 
 
 def table(choices: Sequence[tuning.Choice]) -> str:
@@ -95,7 +125,7 @@ def table(choices: Sequence[tuning.Choice]) -> str:
             "" if choice.best.parameter is None else f"{choice.best.parameter:g}",
             choice.best.start,
             terminal.percent(choice.validation, 3),
-            terminal.percent(choice.test, 3),
+            "" if choice.test is None else terminal.percent(choice.test, 3),
             len(choice.trials),
         ]
         for choice in choices

@@ -1,10 +1,11 @@
-"""Tuning the aggregation's parameter (Algorithms 2 and 3), and what it costs.
+"""Tuning the aggregation's parameter (Algorithms 2 and 3).
 
 Algorithm 3 tunes inference aggregation: every candidate is scored on validation data
 with the checkpoints of one finished run. Algorithm 2 tunes training aggregation: every
 candidate (p, τ) is a training run of its own. Either way all trials are recorded in a
 journal, the best on validation is chosen, and only that one is scored on test data,
-once. A search that was interrupted goes on where it stopped.
+once. A search that was interrupted goes on where it stopped. What it means for the
+guarantee of the runs it looked at is in `tff_agg.privacy.searches`.
 
 | here                  | the paper                                    |
 |-----------------------|----------------------------------------------|
@@ -34,6 +35,9 @@ KS = (2, 3, 5, *range(10, 201, 10))
 PCVR_KS = (3, 5)
 STACKOVERFLOW_STARTS = (0,)
 CIFAR100_STARTS = (50, 100, 150, 200, 250)
+
+# So often a trial must have failed before the search may end without it.
+ATTEMPTS = 2
 
 
 def cifar10_starts(steps: int) -> tuple[int, ...]:
@@ -74,16 +78,20 @@ class Choice:
     Attributes:
       best: The candidate with the highest validation accuracy.
       validation: That accuracy.
-      test: Its accuracy on test data, looked at once.
+      test: Its accuracy on test data, looked at once; None while a failed trial is
+        still to be tried again, because its outcome may change the choice.
       trials: Everything that was tried, in the order of the grid.
       failed: The candidates whose trial failed, with the reason.
+      looks: How many candidates of this method were ever scored on test data; more
+        than one if the grid was enlarged after the first.
     """
 
     best: Candidate
     validation: float
-    test: float
+    test: float | None
     trials: tuple[Trial, ...]
     failed: tuple[tuple[Candidate, str], ...] = ()
+    looks: int = 1
 
 
 def pick(trials: Iterable[Trial]) -> Trial:
@@ -161,6 +169,11 @@ class Journal:
             Candidate(*line["candidate"]): line["accuracy"] for line in self.lines(kind)
         }
 
+    def failures(self, candidate: Candidate) -> list[str]:
+        """Returns why the trials of a candidate failed, the latest last."""
+        lines = self.lines("failed")
+        return [x["error"] for x in lines if Candidate(*x["candidate"]) == candidate]
+
     def runs_looked_at(self) -> int:
         """Returns how many trials were begun, failed ones and repeats included."""
         return len(self.lines("trial")) + len(self.lines("failed"))
@@ -217,8 +230,11 @@ def tune_training(
       grid: The candidates.
       run: Trains with a candidate, going on where an earlier attempt stopped, and
         returns the final aggregate's validation accuracy. A trial that raises an
-        Exception is recorded as failed and tried again by the next search.
-      test: Scores the chosen candidate's model on test data; called once.
+        Exception is recorded as failed and tried again by the next search. `run`
+        must leave the test data alone.
+      test: Scores the chosen candidate's model on test data. Called once, when every
+        trial has succeeded or has failed for the second time; from then on the same
+        search runs nothing and returns what it returned.
       journal: Where trials are recorded and found again.
       on_trial: Called after each trial with its number, the size of the grid, the
         candidate and its accuracy (None if it failed).
@@ -228,37 +244,57 @@ def tune_training(
     """
     if not grid:
         raise ValueError("grid is empty.")
-    done = journal.accuracies("trial")
-    failed: list[tuple[Candidate, str]] = []
+    closed = _is_closed(grid, journal)
     for number, candidate in enumerate(grid, 1):
-        if candidate not in done:
-            start = time.monotonic()
-            try:
-                accuracy = run(candidate)
-            except Exception as error:
-                _log.warning("The trial %s failed: %s", candidate, error)
-                failed.append((candidate, f"{type(error).__name__}: {error}"))
-                journal.record(
-                    {
-                        "kind": "failed",
-                        "candidate": list(candidate),
-                        "error": failed[-1][1],
-                    }
-                )
-                if on_trial is not None:
-                    on_trial(number, len(grid), candidate, None)
-                continue
-            seconds = time.monotonic() - start
-            _record(journal, "trial", candidate, accuracy, seconds=round(seconds, 3))
-            done[candidate] = accuracy
+        if not closed and candidate not in journal.accuracies("trial"):
+            _attempt(run, candidate, journal)
         if on_trial is not None:
-            on_trial(number, len(grid), candidate, done[candidate])
+            accuracy = journal.accuracies("trial").get(candidate)
+            on_trial(number, len(grid), candidate, accuracy)
+    done = journal.accuracies("trial")
     trials = [Trial(c, done[c]) for c in grid if c in done]
+    failed = tuple((c, journal.failures(c)[-1]) for c in grid if c not in done)
     if not trials:
         raise RuntimeError(
             f"all {len(grid)} trials failed; the first with {failed[0][1]}"
         )
-    return dataclasses.replace(_choose(trials, test, journal), failed=tuple(failed))
+    if any(len(journal.failures(c)) < ATTEMPTS for c, _ in failed):
+        best = pick(trials)
+        looks = _looks(best.candidate.method, journal)
+        return Choice(*best, None, tuple(trials), failed, looks)
+    return dataclasses.replace(_choose(trials, test, journal), failed=failed)
+
+
+def _is_closed(grid: Sequence[Candidate], journal: Journal) -> bool:
+    """Tells whether the search has ended: the best of this very grid was tested.
+
+    To try a failed trial again after that could change the choice, and the test data
+    would be looked at twice.
+    """
+    done = journal.accuracies("trial")
+    trials = [Trial(c, done[c]) for c in grid if c in done]
+    missing = [c for c in grid if c not in done]
+    if not trials or any(len(journal.failures(c)) < ATTEMPTS for c in missing):
+        return False
+    return pick(trials).candidate in journal.accuracies("test")
+
+
+def _attempt(
+    run: Callable[[Candidate], float], candidate: Candidate, journal: Journal
+) -> None:
+    """Runs a trial and records how it went."""
+    start = time.monotonic()
+    try:
+        accuracy = run(candidate)
+    except Exception as error:
+        _log.warning("The trial %s failed: %s", candidate, error)
+        reason = f"{type(error).__name__}: {error}"
+        journal.record(
+            {"kind": "failed", "candidate": list(candidate), "error": reason}
+        )
+        return
+    seconds = time.monotonic() - start
+    _record(journal, "trial", candidate, accuracy, seconds=round(seconds, 3))
 
 
 def _choose(trials: list[Trial], test, journal: Journal) -> Choice:
@@ -269,124 +305,19 @@ def _choose(trials: list[Trial], test, journal: Journal) -> Choice:
         _record(journal, "test", best.candidate, test(best.candidate))
         tested = journal.accuracies("test")
     return Choice(
-        best.candidate, best.validation, tested[best.candidate], tuple(trials)
+        best.candidate,
+        best.validation,
+        tested[best.candidate],
+        tuple(trials),
+        looks=_looks(best.candidate.method, journal),
     )
+
+
+def _looks(method: str, journal: Journal) -> int:
+    """Returns how many candidates of a method were scored on test data."""
+    return sum(found.method == method for found in journal.accuracies("test"))
 
 
 def _record(journal: Journal, kind: str, candidate: Candidate, accuracy, **more):
     line = {"kind": kind, "candidate": list(candidate), "accuracy": float(accuracy)}
     journal.record({**line, **more})
-
-
-def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Returns an ε such that ρ-zCDP implies (ε, δ)-differential privacy.
-
-    Minimises over α the bound of Canonne, Kamath and Steinke (2020),
-    αρ + ln(1 − 1/α) − ln(αδ) / (α − 1).
-
-    Example:
-      >>> round(zcdp_epsilon(4.31, 1e-6), 1)
-      18.7
-    """
-    if not 0 < delta < 1:
-        raise ValueError(f"delta={delta} must be between 0 and 1.")
-    if rho < 0:
-        raise ValueError(f"rho={rho} must not be negative.")
-    if rho == 0:
-        return 0.0
-
-    def bound(log_excess: float) -> float:
-        excess = math.exp(log_excess)  # α − 1
-        alpha = 1 + excess
-        return (
-            alpha * rho
-            + math.log(excess / alpha)
-            - (math.log(delta) + math.log(alpha)) / excess
-        )
-
-    import scipy.optimize
-
-    found = scipy.optimize.minimize_scalar(bound, bounds=(-12, 12), method="bounded")
-    return max(0.0, float(found.fun))
-
-
-@dataclasses.dataclass(frozen=True)
-class TuningPrivacy:
-    """What a search means for the guarantee.
-
-    Attributes:
-      runs: How many private training runs were looked at.
-      rho: The ρ of one run.
-      rho_total: The ρ of all of them together.
-      delta: The δ of both ε.
-      epsilon: The ε of one run.
-      epsilon_total: The ε of all of them together.
-      paragraph: The same in words, for the privacy report.
-    """
-
-    runs: int
-    rho: float
-    rho_total: float
-    delta: float
-    epsilon: float
-    epsilon_total: float
-    paragraph: str
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the figures for a JSON report."""
-        return {"tuning": dataclasses.asdict(self)}
-
-
-def tuning_privacy(
-    rho: float,
-    delta: float,
-    runs: int,
-    inference_candidates: int = 0,
-    epsilon_of: Callable[[float, float], float] = zcdp_epsilon,
-) -> TuningPrivacy:
-    """Says how a search over several runs weakens the guarantee of the best one.
-
-    Args:
-      rho: The ρ of zCDP of one run (infinity for a run without noise).
-      delta: δ.
-      runs: How many runs on the private data were looked at, failed ones included.
-      inference_candidates: How many inference aggregations were compared as well.
-      epsilon_of: `epsilon_of(rho, delta)` converts to ε; give the accountant that the
-        rest of the report uses.
-
-    Example:
-      >>> found = tuning_privacy(1.0, 1e-6, runs=4)
-      >>> found.rho_total
-      4.0
-    """
-    if runs < 1:
-        raise ValueError(f"runs={runs} must be at least 1.")
-    if math.isinf(rho):
-        each = total = math.inf
-    else:
-        each, total = epsilon_of(rho, delta), epsilon_of(runs * rho, delta)
-    if runs == 1:
-        text = (
-            f"One private training run was looked at; its guarantee of ε = {each:.2f} "
-            f"at δ = {delta:g} ({rho:.4g}-zCDP) stands as it is."
-        )
-    else:
-        text = (
-            f"The aggregation in training was chosen among {runs} private runs, each "
-            f"with ε = {each:.2f} at δ = {delta:g} ({rho:.4g}-zCDP). The choice "
-            "depends on all of them, so the guarantee of one run does not cover the "
-            f"model that was chosen. By plain composition all {runs} runs together "
-            f"are {runs * rho:.4g}-zCDP, which is ε = {total:.2f} at δ = {delta:g}; "
-            "that may be claimed for the chosen model if all runs used the same users. "
-            "Where the parameters were taken over from another data set, or from the "
-            "literature, the guarantee of one run holds."
-        )
-    if inference_candidates:
-        text += (
-            f" {inference_candidates} ways to aggregate checkpoints at inference were "
-            "compared on validation data. They only read checkpoints that the "
-            "guarantee covers already; on public validation data that costs no "
-            "privacy, however many are compared. (Validation data of people "
-            "who are to be protected would need a guarantee of their own.)"
-        )
-    return TuningPrivacy(runs, rho, runs * rho, delta, each, total, text)

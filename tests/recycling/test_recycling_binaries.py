@@ -1,9 +1,6 @@
-"""The three binaries, end to end on run folders that the tests write themselves."""
+"""The binaries, end to end on run folders that the tests write themselves."""
 
-import csv
 import json
-import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -13,58 +10,11 @@ import pytest
 from absl import flags
 
 from benchmarks import one_pass
-from stackoverflow import evaluate, model, recycling, stores, tune, uncertainty
+from stackoverflow import evaluate, recycling, tune, uncertainty
+from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import averaging, inference, tuning
-from tff_agg.checkpoints import CheckpointStore
-from tff_agg.tuning import Candidate
 
-_CONFIG = {"embedding_size": 4, "lstm_size": 5, "rounds": 8, "averager": "last"}
 _SENTENCES = 60
-
-
-@pytest.fixture(scope="module")
-def token_store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    return stores.ensure_store("synthetic", None, folder, users=40, words=40, workers=1)
-
-
-def write_run(folder, store, seed, **changes):
-    """Writes what training leaves behind: weights that wander, with a bias to learn."""
-    config = {**_CONFIG, "seed": seed, "store": store, **changes}
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    report = {"plan": {"rho": 0.5, "delta": 1e-6, "epsilon": 5.0}}
-    (folder / "privacy_report.json").write_text(json.dumps(report))
-    data = recycling.TokenStore.open(store)
-    sizes = model.ModelConfig(
-        vocab_size=len(data.vocabulary.words), embedding_size=4, lstm_size=5
-    )
-    rng = np.random.default_rng(seed)
-    theta = [np.asarray(w) for w in model.initial_weights(sizes, seed)]
-    # The most frequent words have the lowest ids: a bias makes accuracies differ.
-    theta[7] = theta[7] - 0.1 * np.arange(len(theta[7]), dtype=np.float32)
-    checkpoints = CheckpointStore(folder / "checkpoints")
-    state, mean = averaging.uta(3).init(theta), theta
-    for t in range(config["rounds"] + 1):
-        if t:
-            theta = [
-                (w + 0.15 * rng.standard_normal(w.shape)).astype(np.float32)
-                for w in theta
-            ]
-            state, mean = averaging.uta(3).next(state, theta)
-        checkpoints.save(t, {"iterate": theta, "aggregate": mean})
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def runs(token_store, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    return tuple(write_run(folder / f"seed{s}", token_store, s) for s in range(4))
-
-
-def read_csv(path):
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def naive_labels(run, rows):
@@ -202,117 +152,6 @@ def test_what_is_no_run_or_not_alike_is_refused(runs, token_store, tmp_path):
         recycling.open_runs([str(odd)])
 
 
-def test_tuning_inference_picks_on_validation_and_tests_once(
-    runs, tmp_path, monkeypatch
-):
-    splits = []
-    real = evaluate.evaluate_runs
-
-    def spy(config, on_progress=None):
-        splits.append((config.split, config.grid.methods()))
-        return real(config, on_progress)
-
-    monkeypatch.setattr(evaluate, "evaluate_runs", spy)
-    config = tune.InferenceConfig(
-        runs=runs[:2],
-        out=str(tmp_path),
-        grid=inference.Grid(uta=(2, 4, 50), outputs=(2, 5), ema=(0.5, 0.9)),
-        sentences=_SENTENCES,
-    )
-    choices = tune.tune_inference(config)
-    # k = 50 is beyond the nine checkpoints.
-    assert [len(c.trials) for c in choices.values()] == [1, 2, 2, 2, 2, 1]
-    assert [s for s, _ in splits] == ["heldout"] + ["test"] * 6
-    rows = read_csv(tmp_path / "trials.csv")
-    assert len(rows) == 10 and sum(int(r["chosen"]) for r in rows) == 6
-    for row in rows:
-        assert (row["test"] != "") == (row["chosen"] == "1")
-    for method, choice in choices.items():
-        mine = [float(r["validation"]) for r in rows if r["method"] == method]
-        assert choice.validation == max(mine)
-    summary = json.loads((tmp_path / "choice.json").read_text())
-    assert len(summary["choices"]) == 6
-    assert summary["tuning"]["runs"] == 1 and summary["tuning"]["rho"] == 0.5
-    note = (tmp_path / "privacy_of_tuning.md").read_text()
-    assert "10 ways" in note and "stands as it is" in note
-    assert (tmp_path / "tuning.png").stat().st_size > 5000
-    # The same search again looks at nothing.
-    splits.clear()
-    assert tune.tune_inference(config) == choices
-    assert splits == []
-
-
-def fake_training(token_store, log, fail_on=None):
-    def run_command(command):
-        log.append(command)
-        values = dict(a[2:].split("=", 1) for a in command if a.startswith("--"))
-        if values["k"] == fail_on:
-            raise subprocess.CalledProcessError(1, command)
-        folder = pathlib.Path(values["out"])
-        if not folder.exists():
-            write_run(
-                folder, token_store, seed=int(values["k"]), rounds=int(values["rounds"])
-            )
-
-    return run_command
-
-
-def test_tuning_training_runs_each_point_once_and_counts_the_privacy(
-    token_store, tmp_path
-):
-    config = tune.TrainingConfig(
-        out=str(tmp_path),
-        averager="uta",
-        parameters=(2, 3, 5),
-        starts=(0, 4),
-        train_flags=("--rounds=4",),
-        sentences=_SENTENCES,
-    )
-    log: list = []
-    said = []
-    choice = tune.tune_training(
-        config, fake_training(token_store, log, fail_on="5"), lambda *a: said.append(a)
-    )
-    assert len(log) == 6 and len(said) == 6
-    assert len(choice.trials) == 4 and len(choice.failed) == 2
-    assert choice.best.method == "UTA_tr"
-    run = recycling.Run.open(config.folder(choice.best))
-    score = recycling.scorer(run.sizes, run.rows("test", _SENTENCES))
-    correct, total = score(run.load(4, "aggregate"))
-    assert choice.test == correct / total
-    summary = json.loads((tmp_path / "choice.json").read_text())
-    assert summary["tuning"]["runs"] == 6
-    assert summary["tuning"]["rho_total"] == 3.0
-    assert "6 private runs" in (tmp_path / "privacy_of_tuning.md").read_text()
-    # Again: only what failed runs once more.
-    log.clear()
-    again = tune.tune_training(config, fake_training(token_store, log))
-    assert [c[-3:-1] for c in log] == [
-        ["--k=5", "--start_round=0"],
-        ["--k=5", "--start_round=4"],
-    ]
-    assert len(again.trials) == 6 and not again.failed
-
-
-def test_the_command_of_a_trial():
-    config = tune.TrainingConfig(
-        out="o", averager="ema", parameters=(0.95,), train_flags=("--epsilon=8",)
-    )
-    assert config.grid() == [Candidate("EMA_tr", 0.95, 0)]
-    assert config.command(config.grid()[0]) == [
-        sys.executable,
-        "-m",
-        "stackoverflow.train",
-        "--epsilon=8",
-        "--averager=ema",
-        "--ema_decay=0.95",
-        "--start_round=0",
-        f"--out={os.path.join('o', 'trials', 'ema-0.95-from-0')}",
-    ]
-    with pytest.raises(ValueError, match="averager"):
-        tune.TrainingConfig(out="o", averager="pda", parameters=(1,))
-
-
 def test_uncertainty_compares_both_estimators(runs, tmp_path):
     config = uncertainty.UncertaintyConfig(
         runs=runs,
@@ -377,7 +216,7 @@ def test_a_binary_from_the_command_line(runs, tmp_path):
     common = [f"--runs={','.join(runs)}", "--sentences=20"]
     done = run_binary("tune", *common, f"--out={tmp_path}", "--ema=0.5,0.9")
     assert done.returncode == 0, done.stderr
-    assert "EMA_inf" in done.stdout and "stands as it is" in done.stdout
+    assert "EMA_inf" in done.stdout and "4 private runs" in done.stdout
     assert "models: 100%" in done.stderr
     assert (tmp_path / "tuning.png").exists()
     wrong = run_binary("uncertainty", f"--runs={tmp_path / 'absent'}")

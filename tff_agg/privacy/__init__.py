@@ -22,7 +22,8 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.report import write_report
+from tff_agg.privacy.report import add_search, searches_of, write_report
+from tff_agg.privacy.searches import SearchCost, inference_search, training_search
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity
 from tff_agg.privacy.tf_privacy import (
     noise_multiplier_from_per_node,
@@ -37,16 +38,21 @@ __all__ = [
     "MinSeparation",
     "Participation",
     "Plan",
+    "SearchCost",
     "Sensitivity",
+    "add_search",
     "calibrate",
     "dp_sgd_epsilon",
     "gaussian_epsilon",
     "gaussian_epsilons",
     "implies",
+    "inference_search",
     "noise_multiplier_from_per_node",
     "per_node_from_noise_multiplier",
     "rho",
     "rho_of_per_node",
+    "searches_of",
     "sensitivity",
+    "training_search",
     "write_report",
 ]

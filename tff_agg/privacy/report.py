@@ -2,18 +2,22 @@
 
 It answers the reporting checklist of "How to DP-fy ML" (Ponomareva et al., 2023): the
 setting, what is protected and from whom, what is released, the unit and the adjacency,
-how the figures were computed, what they assume, and what they do not cover.
+how the figures were computed, what they assume, and what they do not cover. A search
+that looks at the run later on adds what that means for the guarantee.
 """
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_agg import files
 from tff_agg.privacy.plan import Plan
+from tff_agg.privacy.searches import SearchCost
 
 ENFORCED = (
     "Each user's update is clipped to the clip norm before it is added to the sum.",
@@ -33,7 +37,8 @@ ASSUMED = (
 )
 NOT_COVERED = (
     "Hyperparameter tuning: runs on the same users that were made to choose this run's "
-    "settings are further releases, with a cost of their own.",
+    "settings are further releases, with a cost of their own. The figures above are "
+    "of this run alone; what is known of such searches is under Tuning.",
     "Floating-point noise: normals are drawn in floating point by a counter-based "
     "generator that is not made for cryptography; attacks on low-order bits or on the "
     "generator itself are outside the proof.",
@@ -53,6 +58,7 @@ def report(
     released: str = "the model after every round, and everything computed from these",
     extra_assumptions: Sequence[str] = (),
     run: Mapping[str, Any] | None = None,
+    searches: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns the report of a run as JSON values.
 
@@ -63,6 +69,7 @@ def report(
       released: What leaves the server.
       extra_assumptions: Further sentences on what is assumed.
       run: Anything that identifies the run (name, commit, time).
+      searches: The searches that have looked at the run, see `searches_of`.
 
     Example:
       >>> report(plan)['guarantee']['epsilon']
@@ -103,6 +110,7 @@ def report(
         "enforced": enforced,
         "assumed": assumed,
         "not_covered": list(NOT_COVERED),
+        "tuning": dict(searches or {}),
     }
 
 
@@ -161,7 +169,20 @@ def markdown(content: Mapping[str, Any]) -> str:
         ("not_covered", "Not covered"),
     ):
         lines += ["", f"## {title}", "", *(f"- {item}" for item in content[key])]
+    lines += ["", "## Tuning", "", *_tuning(content.get("tuning", {}))]
     return "\n".join(lines) + "\n"
+
+
+def _tuning(searches: Mapping[str, Any]) -> list[str]:
+    """Returns the lines on the searches that have looked at the run."""
+    if not searches:
+        return ["No search that looked at this run is on record."]
+    return [
+        f"- {found['algorithm'].capitalize()} aggregation, recorded in `{name}`; runs "
+        f"looked at: {found['runs']}; points looked at: {found['points']}. "
+        f"{found['paragraph']}"
+        for name, found in searches.items()
+    ]
 
 
 def _say(value: Any) -> str:
@@ -188,9 +209,59 @@ def write_report(folder: str | os.PathLike, plan: Plan, **details: Any) -> None:
     content = report(plan, **details)
     target = pathlib.Path(folder)
     target.mkdir(parents=True, exist_ok=True)
+    _write(target, content)
+
+
+def add_search(folder: str | os.PathLike, name: str, cost: SearchCost) -> None:
+    """Adds to a run's report that a search has looked at the run.
+
+    The same search again takes the place of what it said before, and files that say
+    all this already are left as they are.
+
+    Args:
+      folder: The run's folder, with its report.
+      name: What tells the search from others, such as the path of its record.
+      cost: What the search means for the guarantee.
+
+    Raises:
+      FileNotFoundError: The folder has no report.
+    """
+    target = pathlib.Path(folder)
+    with _alone(target):
+        content = json.loads((target / "privacy_report.json").read_text("utf-8"))
+        searches = content.get("tuning", {}) | {name: cost.to_json()}
+        _write(target, content | {"tuning": searches})
+
+
+def searches_of(folder: str | os.PathLike) -> dict[str, Any]:
+    """Returns the searches that a folder's report names; none without a report."""
+    path = pathlib.Path(folder) / "privacy_report.json"
+    if not path.exists():
+        return {}
+    return json.loads(path.read_text("utf-8")).get("tuning", {})
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """Makes searches take turns: two at a time could lose what one of them says."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
+    """Writes both files, each as a whole; a next call mends what a kill left behind."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-    _replace(target / "privacy_report.json", text + "\n")
-    _replace(target / "privacy_report.md", markdown(content))
+    for name, page in (
+        ("privacy_report.json", text + "\n"),
+        ("privacy_report.md", markdown(content)),
+    ):
+        path = folder / name
+        if not path.exists() or path.read_text("utf-8") != page:
+            _replace(path, page)
 
 
 def _replace(path: pathlib.Path, text: str) -> None:

@@ -1,0 +1,51 @@
+"""Run folders that the tests write themselves, as training leaves them behind."""
+
+import csv
+import json
+
+import numpy as np
+
+from stackoverflow import model, recycling
+from tff_agg import averaging, noise, privacy
+from tff_agg.checkpoints import CheckpointStore
+
+_CONFIG = {"embedding_size": 4, "lstm_size": 5, "rounds": 8, "averager": "last"}
+
+
+def write_run(folder, store, seed, noise_multiplier=1.0, **changes):
+    """Writes what training leaves behind: weights that wander, with a bias to learn."""
+    config = {**_CONFIG, "seed": seed, "store": store, **changes}
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    plan = privacy.Plan(
+        clip_norm=1.0,
+        cohort_size=4,
+        rounds=config["rounds"],
+        mechanism=noise.tree(),
+        noise_multiplier=noise_multiplier,
+    )
+    privacy.write_report(folder, plan)
+    data = recycling.TokenStore.open(store)
+    sizes = model.ModelConfig(
+        vocab_size=len(data.vocabulary.words), embedding_size=4, lstm_size=5
+    )
+    rng = np.random.default_rng(seed)
+    theta = [np.asarray(w) for w in model.initial_weights(sizes, seed)]
+    # The most frequent words have the lowest ids: a bias makes accuracies differ.
+    theta[7] = theta[7] - 0.1 * np.arange(len(theta[7]), dtype=np.float32)
+    checkpoints = CheckpointStore(folder / "checkpoints")
+    state, mean = averaging.uta(3).init(theta), theta
+    for t in range(config["rounds"] + 1):
+        if t:
+            theta = [
+                (w + 0.15 * rng.standard_normal(w.shape)).astype(np.float32)
+                for w in theta
+            ]
+            state, mean = averaging.uta(3).next(state, theta)
+        checkpoints.save(t, {"iterate": theta, "aggregate": mean})
+    return str(folder)
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
