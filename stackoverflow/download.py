@@ -7,7 +7,6 @@ renamed to the place where `tff.simulation.datasets.stackoverflow.load_data` loo
 """
 
 import base64
-import contextlib
 import hashlib
 import lzma
 import os
@@ -16,6 +15,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
+
+from tff_agg import files
 
 ORIGIN = "https://storage.googleapis.com/tff-datasets-public/stackoverflow.sqlite.lzma"
 _CHUNK = 1 << 20
@@ -118,17 +119,11 @@ def _stated_md5(headers: Any) -> bytes | None:
 
 def _unpack(packed: str, target: str, progress: Any) -> None:
     """Decompresses a file; the result appears under its name when complete."""
-    temporary = target + ".unpacking"
     try:
-        with lzma.open(packed) as source, open(temporary, "wb") as file:
+        with lzma.open(packed) as source, files.replacing(target) as file:
             shutil.copyfileobj(source, file, _CHUNK)
-            file.flush()
-            os.fsync(file.fileno())
     except (lzma.LZMAError, EOFError) as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
         os.unlink(packed)
         raise ValueError(f"{packed}: damaged ({error}); fetch it again") from error
-    os.replace(temporary, target)
     if progress is not None:
         progress("unpack", os.path.getsize(target), os.path.getsize(target))

@@ -16,9 +16,8 @@ import glob
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +26,7 @@ import pyarrow.compute as pc
 from stackoverflow.manifest import file_sha256, part_name
 from stackoverflow.sources import SPLITS, TYPES, Source, checked
 from stackoverflow.vocabulary import Vocabulary
+from tff_agg import files
 
 # A batch above this is cut, so that memory does not depend on how a source batches.
 _MAX_BATCH_BYTES = 1 << 24
@@ -62,21 +62,10 @@ def fsync_folder(path: str) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def atomic(path: str) -> Iterator[Any]:
+def atomic(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
     """Opens a binary file that appears under `path` only when all is written."""
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".tmp-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    # Others may read the store, whatever the mask of who prepares it.
+    return files.replacing(path, mode=0o644, many_writers=True)
 
 
 def write_json(path: str, value: Any) -> None:

@@ -28,6 +28,7 @@ class EventFiles:
         import tensorflow as tf
 
         self._folder = os.fspath(folder)
+        os.makedirs(self._folder, exist_ok=True)
         with _as_os_error(self._folder):
             self._writer: Any = tf.summary.create_file_writer(self._folder)
 
@@ -57,15 +58,17 @@ def _as_os_error(folder: str) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        number = _error_number(error.message)
-        raise OSError(number, os.strerror(number), folder) from error
+        raise _os_error(error.message, folder) from error
 
 
-def _error_number(message: str) -> int:
-    """Returns the number of the system's error that a message quotes.
+def _os_error(message: str, folder: str) -> OSError:
+    """Returns the system's error that a message of TensorFlow quotes.
 
     TensorFlow keeps the system's words only; its own codes are coarser. The longest
     words win: some errors' words are part of others'.
     """
     quoted = [n for n in errno.errorcode if os.strerror(n) in message]
-    return max(quoted, key=lambda n: len(os.strerror(n)), default=errno.EIO)
+    if not quoted:
+        return OSError(errno.EIO, message, folder)
+    number = max(quoted, key=lambda n: len(os.strerror(n)))
+    return OSError(number, os.strerror(number), folder)

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_agg import files
+
 # Colours that stay apart for colour-blind readers, the baseline in grey.
 _COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 
@@ -76,9 +78,8 @@ def new_figure(
 
 def save(figure: Any, path: str | os.PathLike) -> None:
     """Writes a figure to a file that appears whole or not at all."""
-    temporary = f"{os.fspath(path)}.new"
-    figure.savefig(temporary, dpi=130, format="png")
-    os.replace(temporary, path)
+    with files.replacing(path, durable=False) as file:
+        figure.savefig(file, dpi=130, format="png")
 
 
 def _spread(values: np.ndarray) -> np.ndarray:

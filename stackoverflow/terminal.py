@@ -119,9 +119,14 @@ class ProgressBar(Observer):
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
 
+    def close(self) -> None:
+        """Leaves the bar as it stands; what is printed next begins below it."""
+        if self._bar is not None:
+            self._bar.close()
+
     def on_end(self, outcome: Outcome) -> None:
         """Closes the bar and prints the test scores."""
-        self._bar.close()
+        self.close()
         if not self._show_plan:
             return
         rows = [

@@ -7,6 +7,7 @@ Without --store, the data of --source is prepared first (the embedded synthetic 
 default). Run the same command again to go on with a run that was stopped.
 """
 
+import contextlib
 import dataclasses
 import typing
 
@@ -77,7 +78,9 @@ def main(argv: list[str]) -> int:
 
     with terminal.plain_errors():
         config = config_from_flags()
-        training.run(config, FLAGS.out, terminal.ProgressBar(config.rounds))
+        # Closed before an error is told, which would stand above the bar otherwise.
+        with contextlib.closing(terminal.ProgressBar(config.rounds)) as bar:
+            training.run(config, FLAGS.out, bar)
     return 0
 
 

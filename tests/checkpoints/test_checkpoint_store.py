@@ -358,3 +358,13 @@ def test_garbage_goes_and_nothing_else(tmp_path):
     assert CheckpointStore(tmp_path).collect_garbage() == 1
     assert len(files(tmp_path)) == 3
     assert_identical(store.load(0, "x"), weights(0))
+
+
+def test_garbage_is_also_what_a_broken_save_did_not_let_go(tmp_path):
+    store = CheckpointStore(tmp_path)
+    for number in range(3):
+        store.save(number, {"x": weights(number), "y": weights(9)})
+    kept = CheckpointStore(tmp_path, keep_last={"x": 1})
+    kept.collect_garbage()
+    assert kept.rounds("x") == [2] and kept.rounds("y") == [0, 1, 2]
+    assert_identical(kept.load(0, "y"), weights(9))

@@ -57,7 +57,8 @@ def assert_told(process, *words):
     """Asserts that an error was told in one message with these words."""
     assert process.returncode == 2, process.stderr
     assert "Traceback" not in process.stderr
-    (message,) = (x for x in process.stderr.splitlines() if x.startswith("error: "))
+    message = process.stderr.rstrip().splitlines()[-1]
+    assert message.startswith("error: ")
     for word in (*words, "intact", "run"):
         assert str(word) in message
     return message

@@ -89,6 +89,17 @@ def test_interrupted_in_the_middle_of_saves(
     assert contents(tmp_path / "run") == unbroken(config)[0]
 
 
+def test_interrupted_before_the_last_save_has_tidied_up(
+    run, monkeypatch, tmp_path, make_config, unbroken
+):
+    config, folder = make_config(), tmp_path / "run"
+    run_until(run, monkeypatch, SAVES, "_apply_policies", 7, config, folder)
+    store = checkpoints.CheckpointStore(folder / "checkpoints")
+    assert store.rounds("state") == [2, 4, 6], "one more than are kept"
+    run(config, folder)
+    assert contents(folder) == unbroken(config)[0]
+
+
 def test_a_damaged_state_is_named_and_the_one_before_it_used(
     run, monkeypatch, tmp_path, make_config, unbroken, caplog
 ):

@@ -10,11 +10,12 @@ import hashlib
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
+from tff_agg import files
 
 FORMAT = 1
 
@@ -71,16 +72,9 @@ def store(path: pathlib.Path, inputs: Mapping[str, Any], value: np.ndarray) -> N
         "sha256": _digest(inputs, value.shape, payload),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(json.dumps(header, sort_keys=True).encode() + b"\n" + payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    # Several runs may want the same matrix at once.
+    with files.replacing(path, mode=0o600, many_writers=True) as file:
+        file.write(json.dumps(header, sort_keys=True).encode() + b"\n" + payload)
 
 
 def load(path: pathlib.Path, inputs: Mapping[str, Any]) -> np.ndarray:
