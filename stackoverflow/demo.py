@@ -10,6 +10,7 @@ folder that resumes: stop the demo and start it again.
 import contextlib
 import csv
 import dataclasses
+import io
 import itertools
 import math
 import os
@@ -297,13 +298,13 @@ HEADER = [
 def report(config: DemoConfig, results: Results, plan: Any) -> str:
     """Writes the CSV and the picture; returns the table for the terminal."""
     from stackoverflow import figures, terminal
+    from tff_agg import files
 
     out = pathlib.Path(config.out)
     rows = rows_of(results)
-    temporary = out / "table.csv.new"
-    with open(temporary, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([HEADER, *rows])
-    os.replace(temporary, out / "table.csv")
+    text = io.StringIO()
+    csv.writer(text).writerows([HEADER, *rows])
+    files.write_text(out / "table.csv", text.getvalue())
     panels: dict[str, dict[str, figures.Curve]] = {}
     for (setting, method), found in results.items():
         curve = figures.Curve(found[0].rounds, [r.validation for r in found])

@@ -145,7 +145,8 @@ class ProgressBar(Observer):
             "loss",
             "perplexity",
         ]
-        print(table(header, rows))
+        if rows:
+            print(table(header, rows))
         print(f"Everything is in {outcome.folder}", flush=True)
 
 
