@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
@@ -52,6 +52,7 @@ def test_pld_is_the_closed_form_and_on_the_safe_side(sigma, delta):
 
 
 @given(st.floats(0.05, 60.0), st.floats(-12, -2))
+@example(1.9375, -3.75)
 @settings(deadline=None, max_examples=12)
 def test_conversions_keep_their_order(sigma, log_delta):
     delta = 10.0**log_delta

@@ -184,7 +184,8 @@ def _rdp_epsilon(event, delta: float, orders: tuple[float, ...] | None = None) -
 
     if orders is None:
         fine = 1 + np.geomspace(1e-3, 10.0, 400)
-        orders = (*fine.tolist(), *range(12, 257), 512, 1024)
+        # All whole orders are among them, so that it is never looser than those alone.
+        orders = (*fine.tolist(), *_WHOLE_ORDERS, 512, 1024)
     accountant = rdp.RdpAccountant(list(orders) or None)
     accountant.compose(event)
     return float(accountant.get_epsilon(delta))
