@@ -43,7 +43,9 @@ def blockwise(k: int) -> tuple[Callable, Callable]:
     block ahead, one in each step, beginning with the smallest: `made` (newest first)
     grows by the checkpoints `coming`, and when the block is full it becomes `rests`, in
     the order of use. `blocks` are sums of whole blocks, newest first, from which the
-    smallest is made.
+    smallest is made, by way of `sums`. (These are kept for TensorFlow's sake: it merges
+    sums that nobody else reads, by variables of its own, and fails to inside a
+    condition.)
     """
     length = _block_length(k)
     whole, single = divmod(k - 2 * length, length)
@@ -60,6 +62,7 @@ def blockwise(k: int) -> tuple[Callable, Callable]:
             "made": (empty,) * length,
             "coming": (empty,) * (length - 1),
             "blocks": (empty,) * whole,
+            "sums": (empty,) * (whole + single),
         }
 
     def next_(state: State, theta: Structure) -> tuple[State, Structure]:
@@ -82,22 +85,25 @@ def blockwise(k: int) -> tuple[Callable, Callable]:
                 "made": (longer, *state["made"][:-1]),
                 "coming": (*others, theta),
                 "blocks": state["blocks"],
+                "sums": state["sums"],
             }
 
         def next_block() -> dict[str, Any]:
             empty = structure.map_leaves(structure.zeros_like, theta)
             blocks = (block_sum, *state["blocks"])[:whole]
             behind = whole * length
-            smallest, *parts = [*blocks, *window[behind : behind + single]] or [empty]
-            for part in parts:
-                smallest = structure.map_leaves(_add, smallest, part)
+            sums: list[Structure] = []
+            for part in (*blocks, *window[behind : behind + single]):
+                more = structure.map_leaves(_add, sums[-1], part) if sums else part
+                sums.append(more)
             return {
                 "sum": empty,
                 "both": block_sum,
                 "rests": state["made"],
-                "made": (smallest, *state["made"][:-1]),
+                "made": (sums[-1] if sums else empty, *state["made"][:-1]),
                 "coming": window[k - 2 * length : k - length - 1],
                 "blocks": blocks,
+                "sums": tuple(sums),
             }
 
         full = structure.equal((step + 1) % length, 0)
