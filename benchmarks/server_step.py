@@ -44,7 +44,6 @@ ROWS = (
     "honaker:uta3",
     "blt:uta3",
 )
-WINDOWS = {"uta3": 3, "uta10": 10, "uta200": 200}
 WARM_UP = 260
 
 _ROWS = flags.DEFINE_list("rows", list(ROWS), "What to time, as mechanism:averager.")
@@ -72,8 +71,8 @@ def _mechanism(name: str, rounds: int):
 def _averager(name: str):
     from tff_agg import averaging
 
-    if name in WINDOWS:
-        return averaging.uta(WINDOWS[name])
+    if name.startswith("uta"):
+        return averaging.uta(int(name[3:]))
     return {"last": averaging.last, "ema": lambda: averaging.ema(decay=0.99)}[name]()
 
 

@@ -1,6 +1,5 @@
 """Writes a run's numbers: tables, event files, and what an observer hears."""
 
-import functools
 import math
 import pathlib
 from collections.abc import Sequence
@@ -204,16 +203,12 @@ class Recorder:
             return rho
         digit = 10.0 ** (math.floor(math.log10(rho)) - 2)
         rounded = math.ceil(rho / digit) * digit
-        return min(_epsilon(rounded, self._plan.delta), self._plan.epsilon)
+        return min(
+            privacy.gaussian_epsilon_of(rounded, self._plan.delta), self._plan.epsilon
+        )
 
     def _write(self, table: tables.RoundTable, done: int, scores: Scores) -> None:
         for weights, by_group in scores.items():
             for group, found in by_group.items():
                 row = {"round": done, "weights": weights, "group": group}
                 table.append(row | {name: found[name] for name in SCORES})
-
-
-@functools.lru_cache(maxsize=4096)
-def _epsilon(rho: float, delta: float) -> float:
-    """Returns the tight ε of a Gaussian mechanism with this ρ."""
-    return privacy.gaussian_epsilon(math.sqrt(0.5 / rho), delta)

@@ -11,6 +11,7 @@ from tff_agg.privacy.accounting import (
     calibrate,
     dp_sgd_epsilon,
     gaussian_epsilon,
+    gaussian_epsilon_of,
     gaussian_epsilons,
     rho,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "calibrate",
     "dp_sgd_epsilon",
     "gaussian_epsilon",
+    "gaussian_epsilon_of",
     "gaussian_epsilons",
     "implies",
     "inference_search",

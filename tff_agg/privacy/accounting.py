@@ -5,6 +5,7 @@ the noise multiplier alone: the noise's standard deviation over the whole sensit
 DP-SGD with Poisson sampling composes many sampled Gaussian mechanisms.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -288,3 +289,21 @@ def _exact_gaussian(epsilon: float, delta: float) -> float:
         )
 
     return math.exp(scipy.optimize.brentq(gap, math.log(1e-3), math.log(1e5)))
+
+
+@functools.lru_cache(maxsize=4096)
+def gaussian_epsilon_of(rho: float, delta: float) -> float:
+    """Returns the tight ε of Gaussian mechanisms that are ρ-zCDP together.
+
+    Example:
+      >>> round(gaussian_epsilon_of(4.3, 1e-6), 1)
+      17.6
+    """
+    check_delta(delta)
+    if not rho >= 0:
+        raise ValueError(f"rho={rho} must not be negative.")
+    if rho == 0:
+        return 0.0
+    if math.isinf(rho):
+        return math.inf
+    return gaussian_epsilon(math.sqrt(0.5 / rho), delta)

@@ -261,9 +261,4 @@ def _write(folder: pathlib.Path, content: Mapping[str, Any]) -> None:
     ):
         path = folder / name
         if not path.exists() or path.read_text("utf-8") != page:
-            _replace(path, page)
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-    """Writes a file so that a reader sees the old one or the new one."""
-    files.write_text(path, text, mode=0o600, many_writers=True)
+            files.write_text(path, page, mode=0o600, many_writers=True)

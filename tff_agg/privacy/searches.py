@@ -6,7 +6,6 @@ one as well: their ρ add up, and ε follows from the sum by the plan's own conv
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -67,7 +66,10 @@ def training_search(rho: float, delta: float, runs: int) -> SearchCost:
     if runs < 1:
         raise ValueError(f"runs={runs} must be at least 1.")
     total = runs * rho
-    each, together = gaussian_epsilon_of(rho, delta), gaussian_epsilon_of(total, delta)
+    each, together = (
+        accounting.gaussian_epsilon_of(rho, delta),
+        accounting.gaussian_epsilon_of(total, delta),
+    )
     if math.isinf(rho):
         text = (
             f"The aggregation in training was chosen among {runs} runs without noise; "
@@ -108,7 +110,10 @@ def inference_search(rhos: Sequence[float], delta: float, points: int) -> Search
     if not rhos:
         raise ValueError("rhos must name at least one run.")
     runs, rho, total = len(rhos), max(rhos), math.fsum(rhos)
-    each, together = gaussian_epsilon_of(rho, delta), gaussian_epsilon_of(total, delta)
+    each, together = (
+        accounting.gaussian_epsilon_of(rho, delta),
+        accounting.gaussian_epsilon_of(total, delta),
+    )
     read = "one private run" if runs == 1 else f"{runs} private runs"
     if math.isinf(total):
         read = "one run" if runs == 1 else f"{runs} runs"
@@ -138,21 +143,3 @@ def inference_search(rhos: Sequence[float], delta: float, points: int) -> Search
     return SearchCost(
         "inference", runs, points, rho, total, delta, each, together, text
     )
-
-
-@functools.lru_cache(maxsize=256)
-def gaussian_epsilon_of(rho: float, delta: float) -> float:
-    """Returns the tight ε of Gaussian mechanisms that are ρ-zCDP together.
-
-    Example:
-      >>> round(gaussian_epsilon_of(4.3, 1e-6), 1)
-      17.6
-    """
-    accounting.check_delta(delta)
-    if not rho >= 0:
-        raise ValueError(f"rho={rho} must not be negative.")
-    if rho == 0:
-        return 0.0
-    if math.isinf(rho):
-        return math.inf
-    return accounting.gaussian_epsilon(math.sqrt(0.5 / rho), delta)

@@ -69,6 +69,11 @@ def _reader(type_spec: Any) -> _Read:
         return _struct_reader(type_spec)
     if isinstance(type_spec, tff.TensorType):
         return _tensor_reader(type_spec)
+    return _thorough_reader(type_spec)
+
+
+def _thorough_reader(type_spec: Any) -> _Read:
+    """Reads one leaf with all conversions and checks."""
 
     def read(value: Any, leaves: list[Any]) -> None:
         try:
@@ -114,6 +119,7 @@ def _tensor_reader(type_spec: Any) -> _Read:
     dtype = tf.as_dtype(type_spec.dtype).as_datatype_enum
     shape = tf.TensorShape(type_spec.shape)
     known = tuple(shape) if shape.is_fully_defined() else None
+    thorough = _thorough_reader(type_spec)
 
     def read(value: Any, leaves: list[Any]) -> None:
         # The plain properties `dtype` and `shape` make new objects at every look.
@@ -123,11 +129,8 @@ def _tensor_reader(type_spec: Any) -> _Read:
             and value._shape_tuple() == known
         ):
             leaves.append(value)
-            return
-        try:
-            leaves.extend(values.flatten(value, type_spec))
-        except (TypeError, ValueError) as error:
-            raise _MisfitError from error
+        else:
+            thorough(value, leaves)
 
     return read
 
