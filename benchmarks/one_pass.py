@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from stackoverflow import model, recycling
-from tff_agg import outputs
+from stackoverflow.model import next_word as model
 from tff_agg.checkpoints import CheckpointStore
+from tff_agg.experiment import runs as recycling
+from tff_agg.recycling import outputs
 from tff_agg.runtime import quiet
 
 

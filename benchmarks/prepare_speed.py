@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 from absl import app, flags
 
 from pds import Group, Sampler, check_participation, linear
-from stackoverflow.sources import SCHEMA
-from stackoverflow.synthetic import SyntheticSource
-from stackoverflow.token_store import TokenStore
+from stackoverflow.data.sources import SCHEMA
+from stackoverflow.data.synthetic import SyntheticSource
+from stackoverflow.data.token_store import TokenStore
 from tff_agg.privacy.participation import AtMostOnce
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from tff_agg import uncertainty
+from tff_agg.recycling import uncertainty
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,8 +27,10 @@ def main(argv: list[str]) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from stackoverflow import model, trainer
-    from tff_agg import averaging, noise, privacy, process, runtime
+    from stackoverflow.model import local_training as trainer
+    from stackoverflow.model import next_word as model
+    from tff_agg import averaging, noise, privacy, runtime
+    from tff_agg.learning import process
 
     folder = pathlib.Path(_BENCH.value or round_workload.default_folder())
     workload = round_workload.load(folder)

@@ -83,7 +83,8 @@ def start(row: str) -> Callable[[], float]:
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg import client_work, privacy, process
+    from tff_agg import privacy
+    from tff_agg.learning import client_work, process
 
     noise_name, averager_name = row.split(":")
     planned = 2_048

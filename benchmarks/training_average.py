@@ -118,8 +118,11 @@ def analyse(rounds: int) -> list[dict[str, Any]]:
 
 def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, Any]]:
     """Trains with and without momentum, averaging and noise; returns accuracies."""
-    from stackoverflow import demo, stores, terminal, training, workshop
-    from tff_agg import tables
+    from stackoverflow import demo
+    from stackoverflow.data import prepared as stores
+    from tff_agg.experiment import process_cache as workshop
+    from tff_agg.experiment import tables, terminal
+    from tff_agg.experiment.drivers import train as training
 
     sizes = demo.DemoConfig(out=str(out))
     store = stores.ensure_store("synthetic", None, str(out / "data"), users=sizes.users)
@@ -158,7 +161,7 @@ def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, 
 
 def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Draws both findings over the momentum."""
-    from stackoverflow import figures
+    from tff_agg.experiment import figures
 
     figure, axes = figures.new_figure(2, share_y=False)
     column = f"noise at h={CURVATURES[-1]:g}"
@@ -188,7 +191,7 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 def main(argv: list[str]) -> int:
     """Prints the tables; writes JSON and the picture."""
     del argv
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     out = pathlib.Path(flags.FLAGS.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -216,6 +219,6 @@ def define_flags() -> None:
 
 
 if __name__ == "__main__":
-    from stackoverflow.terminal import run_binary
+    from tff_agg.experiment.terminal import run_binary
 
     run_binary(main, define_flags)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from stackoverflow import config as configs
+from tff_agg.experiment import config as configs
 
 PERIOD = 40
 # Of 5, 10, 20, 40 and 60 the best on the validation sample, with other seeds than
@@ -161,7 +161,9 @@ def run_all(
     config: DemoConfig, store: str, *, only: str = "", quiet: bool = False
 ) -> tuple[Results, Any]:
     """Trains and recycles the combinations; returns the results and the plan."""
-    from stackoverflow import recording, terminal, training, workshop
+    from tff_agg.experiment import process_cache as workshop
+    from tff_agg.experiment import recording, terminal
+    from tff_agg.experiment.drivers import train as training
 
     results: Results = {}
     plan = None
@@ -193,7 +195,7 @@ def run_all(
 
 def _as_is(outcome: Any) -> Result:
     """The model that training broadcasts."""
-    from tff_agg import tables
+    from tff_agg.experiment import tables
 
     found = tables.read_columns(
         outcome.folder / "validation.csv", {"weights": "aggregate", "group": "all"}
@@ -204,9 +206,10 @@ def _as_is(outcome: Any) -> Result:
 
 def _recycle(config: configs.TrainConfig, outcome: Any) -> Result:
     """The mean of the last checkpoints at every validation, and on the test sample."""
-    from stackoverflow import recording, training
-    from stackoverflow.token_store import TokenStore
+    from stackoverflow.data.token_store import TokenStore
     from tff_agg import averaging, checkpoints
+    from tff_agg.experiment import recording
+    from tff_agg.experiment.drivers import train as training
 
     data = TokenStore.open(config.store)
     sizes = training.model_config(config, data)
@@ -297,8 +300,8 @@ HEADER = [
 
 def report(config: DemoConfig, results: Results, plan: Any) -> str:
     """Writes the CSV and the picture; returns the table for the terminal."""
-    from stackoverflow import figures, terminal
     from tff_agg import files
+    from tff_agg.experiment import figures, terminal
 
     out = pathlib.Path(config.out)
     rows = rows_of(results)
@@ -329,7 +332,8 @@ def main(argv: list[str]) -> int:
     """Runs the demo."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow import stores, terminal
+    from stackoverflow.data import prepared as stores
+    from tff_agg.experiment import terminal
 
     started = time.monotonic()
     with terminal.plain_errors():
@@ -360,7 +364,7 @@ def define_flags() -> None:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-demo`."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     terminal.run_binary(main, define_flags)
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from absl import app, flags
 
-from stackoverflow import recycling
-from tff_agg import blobs, inference
+from tff_agg.checkpoints import blobs
+from tff_agg.experiment import runs as recycling
+from tff_agg.recycling import inference
 
 FLAGS = flags.FLAGS
 
@@ -146,7 +147,7 @@ def summarise(rows: Iterable[Row]) -> list[Row]:
 
 def table(summary: Sequence[Row]) -> str:
     """Formats the summary for the terminal."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     several = len({row["kind"] for row in summary}) > 1
     header = (["kind"] if several else []) + [
@@ -191,7 +192,7 @@ def shown_parameters(summary: Sequence[Row], split: str) -> dict[tuple[str, str]
 
 def draw(rows: Sequence[Row], split: str, path: pathlib.Path) -> None:
     """Draws accuracy over rounds, a panel for each kind of run."""
-    from stackoverflow import figures
+    from tff_agg.experiment import figures
 
     shown = shown_parameters(summarise(rows), split)
     panels: dict[str, dict[str, figures.Curve]] = {}
@@ -327,7 +328,7 @@ def config_from_flags(values: flags.FlagValues = FLAGS) -> EvaluateConfig:
 
 def main(argv: list[str]) -> int:
     """Evaluates what the flags describe."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
@@ -340,7 +341,7 @@ def main(argv: list[str]) -> int:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-evaluate`."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     terminal.run_binary(main, define_flags)
 

@@ -15,10 +15,10 @@ from typing import Any
 import tqdm
 from absl import app, flags
 
-from stackoverflow import data
-from stackoverflow.download import download
-from stackoverflow.sources import SPLITS
-from stackoverflow.token_store import TokenStore
+from stackoverflow.data import preparation as data
+from stackoverflow.data.download import download
+from stackoverflow.data.sources import SPLITS
+from stackoverflow.data.token_store import TokenStore
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:

@@ -13,7 +13,7 @@ import typing
 
 from absl import app, flags
 
-from stackoverflow import config as configs
+from tff_agg.experiment import config as configs
 
 FLAGS = flags.FLAGS
 
@@ -55,7 +55,7 @@ def define_config_flags(flag_values: flags.FlagValues = FLAGS) -> None:
 
 def config_from_flags() -> configs.TrainConfig:
     """Returns the configuration that the flags give, its token store prepared."""
-    from stackoverflow import stores
+    from stackoverflow.data import prepared as stores
 
     values = {
         field.name: getattr(FLAGS, field.name)
@@ -74,7 +74,8 @@ def main(argv: list[str]) -> int:
     """Runs the training that the flags describe."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow import terminal, training
+    from tff_agg.experiment import terminal
+    from tff_agg.experiment.drivers import train as training
 
     with terminal.plain_errors():
         config = config_from_flags()
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> int:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-train`."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     terminal.run_binary(main, define_flags)
 

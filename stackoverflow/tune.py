@@ -24,10 +24,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags
 
-from stackoverflow import evaluate, recycling
-from stackoverflow import tuning_report as reports
-from tff_agg import inference, privacy, tuning
-from tff_agg.tuning import Candidate
+from stackoverflow import evaluate
+from tff_agg import privacy
+from tff_agg.experiment import runs as recycling
+from tff_agg.experiment import tuning_report as reports
+from tff_agg.recycling import inference, tuning
+from tff_agg.recycling.tuning import Candidate
 
 FLAGS = flags.FLAGS
 _OUTPUTS = ("OPA", "OMV")
@@ -333,7 +335,7 @@ def training_config_from_flags(
 
 def main(argv: list[str]) -> int:
     """Runs the search that the flags describe."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
@@ -361,7 +363,7 @@ def _say(number: int, total: int, candidate: Candidate, accuracy: float | None) 
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-tune`."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     terminal.run_binary(main, define_flags)
 

@@ -19,8 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from absl import app, flags
 
-from stackoverflow import evaluate, recycling
-from tff_agg import blobs, uncertainty
+from stackoverflow import evaluate
+from tff_agg.checkpoints import blobs
+from tff_agg.experiment import runs as recycling
+from tff_agg.recycling import uncertainty
 
 FLAGS = flags.FLAGS
 # Mean, spread, scores and difference in double precision; the scores twice in single.
@@ -133,7 +135,7 @@ def compare(
 
 def table(found: uncertainty.Comparison) -> str:
     """Formats the comparison for the terminal."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     rows = []
     for i, n in enumerate(found.sizes):
@@ -161,7 +163,7 @@ def write(found: uncertainty.Comparison, out: str) -> None:
     """Writes widths.csv and widths.png."""
     from matplotlib import ticker
 
-    from stackoverflow import figures
+    from tff_agg.experiment import figures
 
     folder = pathlib.Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +248,7 @@ def config_from_flags(values: flags.FlagValues = FLAGS) -> UncertaintyConfig:
 
 def main(argv: list[str]) -> int:
     """Compares what the flags describe."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
@@ -259,7 +261,7 @@ def main(argv: list[str]) -> int:
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-uncertainty`."""
-    from stackoverflow import terminal
+    from tff_agg.experiment import terminal
 
     terminal.run_binary(main, define_flags)
 

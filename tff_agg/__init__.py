@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tff_agg import averaging, noise, privacy, runtime
     from tff_agg.averaging import Averager
+    from tff_agg.learning.process import build_dp_ftrl_process
     from tff_agg.noise import Mechanism
     from tff_agg.privacy import Plan
-    from tff_agg.process import build_dp_ftrl_process
 
 __all__ = [
     "Averager",
@@ -35,7 +35,7 @@ _FROM = {
     "Averager": "averaging",
     "Mechanism": "noise",
     "Plan": "privacy",
-    "build_dp_ftrl_process": "process",
+    "build_dp_ftrl_process": "learning.process",
 }
 
 

@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from tff_agg import blobs, checkpoints
-from tff_agg.checkpoints import CheckpointStore, RunLock
+from tff_agg import checkpoints
+from tff_agg.checkpoints import CheckpointStore, RunLock, blobs
 
 _LOOP = textwrap.dedent(
     """

@@ -336,7 +336,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
 
 
 def test_a_later_format_is_neither_read_nor_collected(tmp_path, monkeypatch):
-    from tff_agg import manifests
+    from tff_agg.checkpoints import manifests
 
     monkeypatch.setattr(manifests, "_FORMAT", 99)
     CheckpointStore(tmp_path).save(0, {"x": weights(0)})

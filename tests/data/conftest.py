@@ -5,7 +5,7 @@ import dataclasses
 import pyarrow as pa
 import pytest
 
-from stackoverflow.sources import SCHEMA
+from stackoverflow.data.sources import SCHEMA
 
 
 @dataclasses.dataclass(frozen=True)

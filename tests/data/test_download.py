@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from stackoverflow.download import download
+from stackoverflow.data.download import download
 
 CONTENT = bytes(range(256)) * 20_000
 PACKED = lzma.compress(CONTENT, lzma.FORMAT_ALONE)

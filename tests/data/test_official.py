@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stackoverflow import official
-from stackoverflow.data import prepare_store
-from stackoverflow.official import OfficialSource, parse_example
-from stackoverflow.sources import SPLITS
-from stackoverflow.synthetic import SyntheticSource
+from stackoverflow.data import official
+from stackoverflow.data.official import OfficialSource, parse_example
+from stackoverflow.data.preparation import prepare_store
+from stackoverflow.data.sources import SPLITS
+from stackoverflow.data.synthetic import SyntheticSource
 
 SOURCE = SyntheticSource(users=40, words=50, seed=8)
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stackoverflow import parquet
-from stackoverflow.data import prepare_store
-from stackoverflow.parquet import ParquetSource
-from stackoverflow.sources import SCHEMA
-from stackoverflow.synthetic import SyntheticSource
+from stackoverflow.data import parquet
+from stackoverflow.data.parquet import ParquetSource
+from stackoverflow.data.preparation import prepare_store
+from stackoverflow.data.sources import SCHEMA
+from stackoverflow.data.synthetic import SyntheticSource
 
 RLISTS = os.path.join(
     os.path.dirname(__file__), "../../../shared/data/rlists/rlists.parquet"

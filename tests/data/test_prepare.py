@@ -14,11 +14,13 @@ import time
 import pytest
 from absl import flags
 
-from stackoverflow import data, encode, prepare
-from stackoverflow.data import make_source, prepare_store
-from stackoverflow.manifest import read_manifest
-from stackoverflow.synthetic import SyntheticSource
-from stackoverflow.token_store import TokenStore
+from stackoverflow import prepare
+from stackoverflow.data import encode
+from stackoverflow.data import preparation as data
+from stackoverflow.data.preparation import make_source, prepare_store
+from stackoverflow.data.store_manifest import read_manifest
+from stackoverflow.data.synthetic import SyntheticSource
+from stackoverflow.data.token_store import TokenStore
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -358,7 +360,7 @@ def test_the_binary_says_what_is_wrong_and_fails(tmp_path, capsys):
 def test_reading_data_does_not_load_tensorflow():
     # Workers stay small, and so does everything that only samples or reads.
     code = (
-        "import sys, pds, stackoverflow.prepare, stackoverflow.official\n"
+        "import sys, pds, stackoverflow.prepare, stackoverflow.data.official\n"
         "print(sorted({'tensorflow', 'jax', 'tensorflow_federated'} & {*sys.modules}))"
     )
     done = subprocess.run(

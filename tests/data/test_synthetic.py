@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stackoverflow.data import prepare_store
-from stackoverflow.sources import SCHEMA, SPLITS, checked
-from stackoverflow.synthetic import SyntheticSource, word_text
+from stackoverflow.data.preparation import prepare_store
+from stackoverflow.data.sources import SCHEMA, SPLITS, checked
+from stackoverflow.data.synthetic import SyntheticSource, word_text
 
 PINNED = "a8d012faf07a91cca5a77c9dc3df203902797ba67ac5aa5d0d5b6c54782ccc23"
 

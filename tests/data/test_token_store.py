@@ -8,10 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from stackoverflow.data import prepare_store
-from stackoverflow.manifest import StoreError
-from stackoverflow.synthetic import SyntheticSource
-from stackoverflow.token_store import TokenStore
+from stackoverflow.data.preparation import prepare_store
+from stackoverflow.data.store_manifest import StoreError
+from stackoverflow.data.synthetic import SyntheticSource
+from stackoverflow.data.token_store import TokenStore
 
 
 @pytest.fixture(scope="module")

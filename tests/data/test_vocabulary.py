@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stackoverflow.vocabulary import Vocabulary, top_words
+from stackoverflow.data.vocabulary import Vocabulary, top_words
 
 
 def test_ids_of_words_and_special_tokens():

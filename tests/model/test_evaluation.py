@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow import evaluation, metrics, model
+from stackoverflow.model import metrics
+from stackoverflow.model import next_word as model
+from stackoverflow.model import scoring as evaluation
 
 SMALL = model.ModelConfig(vocab_size=12, embedding_size=5, lstm_size=6, max_tokens=8)
 

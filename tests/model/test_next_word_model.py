@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow import model, packing
+from stackoverflow.model import next_word as model
+from stackoverflow.model import packing
 
 SMALL = model.ModelConfig(vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9)
 

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow import lstm, model, packing, trainer
+from stackoverflow.model import local_training as trainer
+from stackoverflow.model import lstm, packing
+from stackoverflow.model import next_word as model
 
 SMALL = model.ModelConfig(vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9)
 

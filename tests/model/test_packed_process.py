@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow import model, trainer
-from tff_agg import averaging, noise, privacy, process, runtime
+from stackoverflow.model import local_training as trainer
+from stackoverflow.model import next_word as model
+from tff_agg import averaging, noise, privacy, runtime
+from tff_agg.learning import process
 
 SMALL = model.ModelConfig(vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9)
 

@@ -79,7 +79,7 @@ LIGHT = [
     "tff_agg.averaging",
     "tff_agg.structure",
     "tff_agg.checkpoints",
-    "tff_agg.uncertainty",
+    "tff_agg.recycling.uncertainty",
     "tff_agg.noise",
     "tff_agg.privacy",
     "tff_agg.account",

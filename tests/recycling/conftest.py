@@ -2,7 +2,7 @@
 
 import pytest
 
-from stackoverflow import stores
+from stackoverflow.data import prepared as stores
 from tests.recycling.written_runs import write_run
 
 

@@ -11,9 +11,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from tff_agg import averaging, inference, outputs
+from tff_agg import averaging
 from tff_agg.checkpoints import CheckpointStore
-from tff_agg.outputs import Predictions, aggregate_outputs
+from tff_agg.recycling import inference, outputs
+from tff_agg.recycling.outputs import Predictions, aggregate_outputs
 
 CLASSES = 6
 
@@ -458,8 +459,8 @@ def test_rounds_without_a_checkpoint_are_refused(store):
 
 def test_the_library_does_not_load_tensorflow():
     code = (
-        "import sys, tff_agg.checkpoints, tff_agg.inference, tff_agg.tuning, "
-        "tff_agg.uncertainty; "
+        "import sys, tff_agg.checkpoints, tff_agg.recycling.inference, "
+        "tff_agg.recycling.tuning, tff_agg.recycling.uncertainty; "
         "print(sorted({'tensorflow', 'jax', 'pyarrow', 'scipy'} & set(sys.modules)))"
     )
     done = subprocess.run(

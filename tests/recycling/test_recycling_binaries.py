@@ -10,9 +10,11 @@ import pytest
 from absl import flags
 
 from benchmarks import one_pass
-from stackoverflow import evaluate, recycling, tune, uncertainty
+from stackoverflow import evaluate, tune, uncertainty
 from tests.recycling.written_runs import read_csv, write_run
-from tff_agg import averaging, inference, tuning
+from tff_agg import averaging
+from tff_agg.experiment import runs as recycling
+from tff_agg.recycling import inference, tuning
 
 _SENTENCES = 60
 
@@ -174,7 +176,7 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
     scores = scores.astype(np.float64)
     best = scores.mean(axis=0).argmax(axis=1)
     chosen = scores[:, np.arange(len(best)), best].std(axis=0, ddof=1)
-    from tff_agg.uncertainty import interval_factor
+    from tff_agg.recycling.uncertainty import interval_factor
 
     np.testing.assert_allclose(
         found.independent[:, 1], interval_factor(4) * chosen.mean(), rtol=1e-6

@@ -11,13 +11,17 @@ import sys
 import pytest
 from absl import flags
 
-from stackoverflow import config as configs
-from stackoverflow import evaluate, recycling, train, training, tune
-from stackoverflow import workshop as workshops
-from stackoverflow.token_store import TokenStore
+from stackoverflow import evaluate, train, tune
+from stackoverflow.data.token_store import TokenStore
 from tests.recycling.written_runs import read_csv, write_run
-from tff_agg import blobs, inference, privacy
-from tff_agg.tuning import Candidate
+from tff_agg import privacy
+from tff_agg.checkpoints import blobs
+from tff_agg.experiment import config as configs
+from tff_agg.experiment import process_cache as workshops
+from tff_agg.experiment import runs as recycling
+from tff_agg.experiment.drivers import train as training
+from tff_agg.recycling import inference
+from tff_agg.recycling.tuning import Candidate
 
 _SENTENCES = 60
 _GRID = inference.Grid(uta=(2, 4, 50), outputs=(2, 5), ema=(0.5, 0.9))

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from tff_agg import tuning
-from tff_agg.tuning import Candidate, Journal, Trial
+from tff_agg.recycling import tuning
+from tff_agg.recycling.tuning import Candidate, Journal, Trial
 
 
 def test_the_papers_grids():

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from tff_agg import uncertainty
+from tff_agg.recycling import uncertainty
 
 _CONTRACTION = 0.9
 

@@ -5,9 +5,10 @@ import json
 
 import numpy as np
 
-from stackoverflow import model, recycling
+from stackoverflow.model import next_word as model
 from tff_agg import averaging, noise, privacy
 from tff_agg.checkpoints import CheckpointStore
+from tff_agg.experiment import runs as recycling
 
 _CONFIG = {"embedding_size": 4, "lstm_size": 5, "rounds": 8, "averager": "last"}
 

@@ -1,0 +1,1 @@
+"""Sentences by user: sources, vocabulary, preparation, the token store."""

@@ -1,0 +1,391 @@
+"""From any source of sentences to a token store.
+
+`prepare_store` is what `python -m stackoverflow.prepare` runs: it reads a source once,
+counts words, chooses the vocabulary and writes the store, with several processes and
+in bounded memory. All it has finished stays in `<out>.partial` until the store is
+complete; only then does the store appear, in one rename.
+"""
+
+import contextlib
+import fcntl
+import functools
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from stackoverflow.data import encode
+from stackoverflow.data import store_manifest as manifest
+from stackoverflow.data.encode import Work
+from stackoverflow.data.process_pool import mapper
+from stackoverflow.data.sources import SPLITS, TYPES, Source
+from stackoverflow.data.synthetic import SyntheticSource
+from stackoverflow.data.token_store import TokenStore
+from stackoverflow.data.vocabulary import Vocabulary, top_words
+
+_log = logging.getLogger(__name__)
+
+# Sentences in a part, about: small enough to sort in memory, large enough to be few.
+_PART_SENTENCES = 1 << 18
+# Files of word counts are merged in groups of about this many bytes.
+_MERGE_BYTES = 1 << 25
+
+Progress = Callable[[str, int, int], None]
+
+
+def make_source(
+    kind: str,
+    path: str | None = None,
+    *,
+    users: int = 2000,
+    words: int = 256,
+    seed: int = 0,
+) -> Source:
+    """Returns a source by the name that flags use.
+
+    Args:
+      kind: `'synthetic'`, `'parquet'` or `'official'`.
+      path: The file (parquet: or folder) to read; not for the synthetic source.
+      users: Users of the synthetic source.
+      words: Different words of the synthetic source.
+      seed: Seed of the synthetic source.
+
+    Returns:
+      The source.
+
+    Example:
+      >>> make_source('synthetic', users=100).num_shards()
+      1
+    """
+    if kind == "synthetic":
+        if path:
+            raise ValueError(f"path={path!r}: the synthetic source reads no file")
+        return SyntheticSource(users=users, words=words, seed=seed)
+    if kind not in ("parquet", "official"):
+        raise ValueError(f"kind={kind!r}: must be 'synthetic', 'parquet' or 'official'")
+    if not path:
+        raise ValueError(f"path={path!r}: the {kind} source needs a file to read")
+    if kind == "parquet":
+        from stackoverflow.data.parquet import ParquetSource
+
+        return ParquetSource(path)
+    from stackoverflow.data.official import OfficialSource
+
+    return OfficialSource(path)
+
+
+def prepare_store(
+    source: Source,
+    out: str | os.PathLike,
+    *,
+    vocab_size: int = 10_000,
+    max_tokens: int = 20,
+    workers: int = 1,
+    progress: Progress | None = None,
+    restart: bool = False,
+) -> TokenStore:
+    """Writes the token store of a source, or goes on where a killed run stopped.
+
+    If `out` already holds the store of this source and these settings, it is opened
+    and nothing is done.
+
+    Args:
+      source: Where the sentences come from.
+      out: The folder to make. `<out>.partial` is used meanwhile.
+      vocab_size: The number of words kept: the most frequent ones of the train split.
+      max_tokens: Words kept of a sentence.
+      workers: Processes; 1 works in this one.
+      progress: Called with (stage, done, total) as the work goes on.
+      restart: Drop an unfinished preparation instead of going on with it, and replace
+        a store that is in `out`.
+
+    Returns:
+      The store, opened.
+
+    Raises:
+      ValueError: If an argument or the input is wrong, or `out` holds something else.
+
+    Example:
+      >>> store = prepare_store(SyntheticSource(users=100), '/tmp/store')
+      >>> store.vocabulary.num_ids
+      262
+    """
+    for name, value in (
+        ("vocab_size", vocab_size),
+        ("max_tokens", max_tokens),
+        ("workers", workers),
+    ):
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be at least 1")
+    out = os.path.abspath(os.fspath(out))
+    config = {
+        "source": {"name": source.name, **source.fingerprint()},
+        "vocab_size": vocab_size,
+        "max_tokens": max_tokens,
+        "version": manifest.VERSION,
+    }
+    if os.path.lexists(out) and not restart:
+        return _existing(out, config)
+    folder = out + ".partial"
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    with _locked(folder):
+        if restart:
+            _clear(folder)
+        work = _plan(folder, source, config)
+        with mapper(workers) as run:
+            vocabulary = _run_stages(source, work, vocab_size, run, progress)
+        _finish(work, vocabulary, config)
+        if restart and os.path.lexists(out):
+            _replace_store(work.path("store"), out, work.path("replaced"))
+        else:
+            os.rename(work.path("store"), out)
+        encode.fsync_folder(os.path.dirname(out))
+        _remove(folder)
+    return TokenStore.open(out)
+
+
+def _existing(out: str, config: dict[str, Any]) -> TokenStore:
+    """Opens the store in `out` if it is the one asked for."""
+    if not os.path.exists(os.path.join(out, manifest.MANIFEST)):
+        raise ValueError(
+            f"out={out!r}: exists and is no token store; name another folder"
+        )
+    store = TokenStore.open(out)
+    found = manifest.read_manifest(out)["config"]
+    if found != config:
+        raise ValueError(
+            f"out={out!r}: holds a store made with other settings "
+            f"({_difference(found, config)}); name another folder or restart"
+        )
+    if os.path.isdir(out + ".partial"):  # killed between the rename and the clearing
+        with _locked(out + ".partial"):
+            _remove(out + ".partial")
+    return store
+
+
+def _remove(folder: str) -> None:
+    """Removes a folder that is no longer needed; says so if it cannot be."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        _log.warning("%s: could not be removed (%s)", folder, error)
+
+
+def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Says which settings differ."""
+    flat = [
+        {
+            **{f"source.{k}": v for k, v in c.get("source", {}).items()},
+            **{k: v for k, v in c.items() if k != "source"},
+        }
+        for c in (found, wanted)
+    ]
+    keys = sorted(k for k in {*flat[0], *flat[1]} if flat[0].get(k) != flat[1].get(k))
+    return ", ".join(f"{k}: {flat[0].get(k)} there, {flat[1].get(k)} now" for k in keys)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Makes `folder` and holds it against a second preparation."""
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"{folder}: another process is preparing this store"
+            ) from error
+        yield
+
+
+def _clear(folder: str) -> None:
+    """Removes everything but the lock."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif name != "lock":
+            os.unlink(path)
+
+
+def _plan(folder: str, source: Source, config: dict[str, Any]) -> Work:
+    """Returns the work to do, the same that a killed run of it had planned."""
+    file = os.path.join(folder, "plan.json")
+    if not os.path.exists(file):
+        sentences = source.num_sentences()
+        buckets = -(-sentences // _PART_SENTENCES) if sentences else 64
+        encode.write_json(file, {"config": config, "buckets": max(1, buckets)})
+    plan = encode.read_json(file)
+    if plan["config"] != config:
+        raise ValueError(
+            f"{folder}: an unfinished preparation with other settings is here "
+            f"({_difference(plan['config'], config)}); restart, or remove the folder"
+        )
+    for name in ("shards", "pieces", "counts", "parts", "store"):
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+    return Work(folder, plan["buckets"], config["max_tokens"])
+
+
+def _run_stages(
+    source: Source, work: Work, vocab_size: int, run: Any, progress: Progress | None
+) -> Vocabulary:
+    """Runs all stages up to the parts of the store."""
+    report = progress or (lambda stage, done, total: None)
+
+    def stage(name: str, function: Any, items: Iterable[Any], total: int) -> int:
+        done = 0
+        report(name, 0, total)
+        for amount in run(function, items):
+            done += amount or 0
+            report(name, done, total)
+        return done
+
+    shards = range(source.num_shards())
+    expected = source.num_sentences() or 0
+    read = stage(
+        "read", functools.partial(_encode, source=source, work=work), shards, expected
+    )
+    if not read:
+        raise ValueError(f"{source.name} source: there are no sentences in it")
+
+    file = work.path("vocabulary.json")
+    if not os.path.exists(file):
+        counts = _merged_counts(work, run)
+        words, distinct = top_words(
+            [encode.iterate_counts(path) for path in counts], vocab_size
+        )
+        if not words:
+            raise ValueError(
+                f"{source.name} source: the train split has no words, and the "
+                "vocabulary is made from it"
+            )
+        if len(words) < vocab_size:
+            _log.warning(
+                "vocab_size=%d, but the train split has only %d different words",
+                vocab_size,
+                distinct,
+            )
+        encode.write_json(file, {"words": words, "distinct": distinct})
+    vocabulary = Vocabulary(tuple(encode.read_json(file)["words"]))
+
+    pieces = work.pieces()
+    stage(
+        "map words",
+        functools.partial(_map, vocabulary=vocabulary, work=work),
+        pieces,
+        len(pieces),
+    )
+    stage(
+        "write",
+        functools.partial(encode.gather_bucket, vocabulary=vocabulary, work=work),
+        range(work.buckets),
+        read,
+    )
+    return vocabulary
+
+
+def _encode(shard: int, source: Source, work: Work) -> int:
+    """`encode.encode_shard` with the argument that varies first."""
+    return encode.encode_shard(source, shard, work)
+
+
+def _map(piece: str, vocabulary: Vocabulary, work: Work) -> int:
+    """`encode.map_words`, counted as one."""
+    encode.map_words(piece, vocabulary, work)
+    return 1
+
+
+def _merge(group: tuple[list[str], str]) -> int:
+    """`encode.merge_counts` of one group."""
+    encode.merge_counts(*group)
+    return 1
+
+
+def _merged_counts(work: Work, run: Any) -> list[str]:
+    """Merges the word counts of the pieces in groups; returns the merged files."""
+    groups: list[list[str]] = []
+    room = 0
+    for piece in work.pieces():
+        path = work.path("pieces", f"{piece}.words.arrow")
+        if not groups or room < os.path.getsize(path):
+            groups.append([])
+            room = _MERGE_BYTES
+        groups[-1].append(path)
+        room -= os.path.getsize(path)
+    merged = [work.path("counts", f"{i:06d}.arrow") for i in range(len(groups))]
+    for _ in run(_merge, list(zip(groups, merged, strict=True))):
+        pass
+    return merged
+
+
+def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
+    """Writes the table of users, the vocabulary and the manifest."""
+    stats = [
+        encode.read_json(work.path("parts", f"{b:06d}.json"))
+        for b in range(work.buckets)
+    ]
+    users = pa.Table.from_batches(
+        [
+            encode.read_batch(work.path("parts", f"{b:06d}.users.arrow"))
+            for b in range(work.buckets)
+        ]
+    )
+    users = users.sort_by([("split", "ascending"), ("name", "ascending")])
+    encode.write_batch(
+        work.path("store", manifest.USERS), users.combine_chunks().to_batches()[0]
+    )
+    with encode.atomic(work.path("store", manifest.VOCABULARY)) as file:
+        file.write(json.dumps(vocabulary.words, ensure_ascii=False).encode())
+    files = {s["file"]: {"bytes": s["bytes"], "sha256": s["sha256"]} for s in stats}
+    for name in (manifest.USERS, manifest.VOCABULARY):
+        path = work.path("store", name)
+        files[name] = {
+            "bytes": os.path.getsize(path),
+            "sha256": manifest.file_sha256(path),
+        }
+    for name in os.listdir(work.path("store")):
+        if name not in files:  # a temporary file of a killed run
+            os.unlink(work.path("store", name))
+    entries = {
+        "format": manifest.FORMAT,
+        "version": manifest.VERSION,
+        "max_tokens": work.max_tokens,
+        "config": config,
+        "files": files,
+        "summary": _summary(stats, users),
+    }
+    entries["sha256"] = manifest.manifest_sha256(entries)
+    encode.write_json(work.path("store", manifest.MANIFEST), entries)
+    encode.fsync_folder(work.path("store"))
+
+
+def _summary(stats: list[dict[str, Any]], users: pa.Table) -> dict[str, Any]:
+    """Returns users, sentences, tokens and out-of-vocabulary share by split."""
+    split = users["split"].to_numpy()
+    result = {}
+    for index, name in enumerate(SPLITS):
+        sums = {
+            key: sum(s["by_split"][index][key] for s in stats)
+            for key in ("sentences", "tokens", "oov")
+        }
+        inside = split == index
+        result[name] = {
+            "users": int(inside.sum()),
+            **{f"{t}s": int(users[f"{t}s"].to_numpy()[inside].sum()) for t in TYPES},
+            "sentences": sums["sentences"],
+            "tokens": sums["tokens"],
+            "oov_share": sums["oov"] / sums["tokens"] if sums["tokens"] else 0.0,
+        }
+    return result
+
+
+def _replace_store(new: str, out: str, aside: str) -> None:
+    """Puts a new store in the place of an old one."""
+    if not os.path.exists(os.path.join(out, manifest.MANIFEST)):
+        raise ValueError(f"out={out!r}: exists and is no token store; not replaced")
+    os.rename(out, aside)
+    os.rename(new, out)

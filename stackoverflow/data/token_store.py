@@ -1,0 +1,372 @@
+"""Sentences as ids, memory-mapped: the form in which training reads them.
+
+A store is a folder: a manifest, the vocabulary, a table of users and a number of parts.
+A part holds the sentences of some users, every user's questions before the user's
+answers. Nothing is read into memory when a store is opened; the checksum of a part is
+checked when the part is first used.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from stackoverflow.data.sources import SPLITS, TYPES
+from stackoverflow.data.store_manifest import (
+    USERS,
+    VOCABULARY,
+    StoreError,
+    check_sha256,
+    part_name,
+    read_manifest,
+)
+from stackoverflow.data.vocabulary import PAD, Vocabulary
+
+USER_COLUMNS = ("name", "split", "part", "start", "questions", "answers")
+
+# Separate the random streams of the two things a store draws.
+_STREAM_ROWS, _STREAM_SAMPLE = 1, 2
+
+
+class _Part(NamedTuple):
+    """Views into one memory-mapped part."""
+
+    offsets: np.ndarray
+    words: np.ndarray
+    days: pa.Array
+    owner: Any
+
+
+@functools.lru_cache(maxsize=65536)
+def _name_key(name: str) -> int:
+    """Returns 64 bits that stand for a user's name in random keys."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+def _generator(seed: int, key: int, stream: int, round_num: int) -> np.random.Philox:
+    """Returns the bit generator of one (seed, key, stream, round)."""
+    mask = (1 << 64) - 1
+    return np.random.Philox(
+        key=np.array([seed & mask, key & mask], np.uint64),
+        counter=np.array([0, 0, stream, round_num & mask], np.uint64),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Users:
+    """The columns of the table of users, as arrays over user numbers."""
+
+    names: pa.Array
+    part: np.ndarray
+    start: np.ndarray
+    counts: np.ndarray  # [2, users]: questions, answers
+    ranges: Mapping[str, tuple[int, int]]
+
+
+class TokenStore:
+    """Sentences of users as token ids, fetched in well under a millisecond.
+
+    Users are numbers. Those of a split are contiguous and sorted by name, so
+    `users(split)` is a range. A user that occurs in two splits has two numbers and one
+    `user_name`. Reading is thread-safe; pickling keeps the path only.
+
+    Example:
+      >>> store = TokenStore.open('data/synthetic')
+      >>> user = store.users('train')[0]
+      >>> store.rows(user, type='question', seed=1, round=7).shape
+      (12, 21)
+    """
+
+    def __init__(self, path: str, manifest: Mapping[str, Any], vocabulary: Vocabulary):
+        """Use `TokenStore.open`."""
+        self._path = path
+        self._manifest = manifest
+        self._vocabulary = vocabulary
+        self._users = _open_users(os.path.join(path, USERS))
+        self._parts: dict[int, _Part] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, *, verify: bool = False) -> "TokenStore":
+        """Opens a store without reading its sentences.
+
+        The manifest, the vocabulary, the table of users and the sizes of all parts are
+        checked now; the checksum of each part when the part is first used.
+
+        Args:
+          path: The folder that `stackoverflow.prepare` wrote.
+          verify: Check the checksums of all parts now.
+
+        Returns:
+          The store.
+
+        Raises:
+          StoreError: If the folder is no store, or not the one that was written.
+        """
+        path = os.path.abspath(os.fspath(path))
+        manifest = read_manifest(path)
+        for name, entry in manifest["files"].items():
+            file = os.path.join(path, name)
+            if not os.path.isfile(file):
+                raise StoreError(f"{path}: {name} is missing; prepare the store again")
+            if os.path.getsize(file) != entry["bytes"]:
+                raise StoreError(
+                    f"{path}: {name} has {os.path.getsize(file)} bytes, the manifest "
+                    f"says {entry['bytes']}; prepare the store again"
+                )
+            if verify or name in (VOCABULARY, USERS):
+                check_sha256(path, name, entry["sha256"])
+        with open(os.path.join(path, VOCABULARY), encoding="utf-8") as text:
+            vocabulary = Vocabulary(tuple(json.load(text)))
+        return cls(path, manifest, vocabulary)
+
+    def __reduce__(self):
+        return TokenStore.open, (self._path,)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split}={len(self.users(split))}" for split in SPLITS)
+        return f"TokenStore({self._path!r}, users: {sizes})"
+
+    @property
+    def path(self) -> str:
+        """The folder of the store."""
+        return self._path
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words and special tokens behind the ids."""
+        return self._vocabulary
+
+    @property
+    def max_tokens(self) -> int:
+        """Ids in a row after the beginning of the sentence."""
+        return self._manifest["max_tokens"]
+
+    @property
+    def summary(self) -> Mapping[str, Mapping[str, float]]:
+        """Users, sentences, tokens and out-of-vocabulary share by split."""
+        return self._manifest["summary"]
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum over everything in the store."""
+        return self._manifest["sha256"]
+
+    def users(self, split: str) -> np.ndarray:
+        """Returns the numbers of the users of a split, int64, sorted by name."""
+        return np.arange(*self._users.ranges[_check_split(split)], dtype=np.int64)
+
+    def users_with(self, split: str, type: str) -> np.ndarray:
+        """Returns the users of a split who have at least one sentence of a type."""
+        users = self.users(split)
+        return users[self._users.counts[_type_index(type)][users] > 0]
+
+    def user_name(self, user: int) -> str:
+        """Returns the name of a user in the source."""
+        return self._users.names[self._check_user(user)].as_py()
+
+    def user_number(self, split: str, name: str) -> int:
+        """Returns the number of the user called `name` in a split."""
+        low, high = self._users.ranges[_check_split(split)]
+        names, end = self._users.names, high
+        while low < high:
+            middle = (low + high) // 2
+            if names[middle].as_py().encode() < name.encode():
+                low = middle + 1
+            else:
+                high = middle
+        if low == end or names[low].as_py() != name:
+            raise KeyError(f"name={name!r}: no such user in split {split!r}")
+        return low
+
+    def num_sentences(self, user: int, type: str | None = None) -> int:
+        """Returns how many sentences a user has, of one type or of both."""
+        counts = self._users.counts[:, self._check_user(user)]
+        return int(counts.sum() if type is None else counts[_type_index(type)])
+
+    def rows(
+        self,
+        user: int,
+        *,
+        type: str | None = None,
+        max_sentences: int | None = 256,
+        seed: int = 0,
+        round: int = 0,
+    ) -> np.ndarray:
+        """Returns a user's sentences as rows of ids, shuffled, then cut.
+
+        The order depends on the seed, the round and the user's name alone.
+
+        Args:
+          user: A user number.
+          type: `'question'`, `'answer'` or None for both.
+          max_sentences: At most so many rows; None for all.
+          seed: Any integer.
+          round: The training round.
+
+        Returns:
+          int32 of shape [sentences, max_tokens + 1]: bos, words, eos, padding.
+        """
+        if max_sentences is not None and max_sentences < 1:
+            raise ValueError(f"max_sentences={max_sentences}: must be at least 1")
+        start, count = self._range(self._check_user(user), type)
+        raw = _generator(
+            seed, _name_key(self.user_name(user)), _STREAM_ROWS, round
+        ).random_raw(count)
+        order = np.argsort(raw, kind="stable")[:max_sentences]
+        return self._rows(int(self._users.part[user]), start + order)
+
+    def dates(self, user: int, type: str | None = None) -> np.ndarray:
+        """Returns the days of a user's sentences, questions first (NaT: not known)."""
+        start, count = self._range(self._check_user(user), type)
+        part = self._part(int(self._users.part[user]))
+        return part.days.slice(start, count).to_numpy(zero_copy_only=False)
+
+    def sample_rows(
+        self, split: str, n: int, seed: int, type: str | None = None
+    ) -> np.ndarray:
+        """Returns a fixed sample of a split's sentences, each drawn at most once.
+
+        Args:
+          split: `'train'`, `'heldout'` or `'test'`.
+          n: How many sentences; all of them where there are fewer.
+          seed: Chooses the sample.
+          type: `'question'`, `'answer'` or None for both.
+
+        Returns:
+          int32 of shape [min(n, sentences), max_tokens + 1].
+        """
+        if n < 1:
+            raise ValueError(f"n={n}: must be at least 1")
+        users = self.users(split)
+        counts = self._users.counts[:, users]
+        begins = self._users.start[users].astype(np.int64)
+        if type == "answer":
+            begins = begins + counts[0]
+        sizes = (
+            counts.sum(axis=0) if type is None else counts[_type_index(type)]
+        ).astype(np.int64)
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if len(ends) else 0
+        chosen = _sample(total, n, _generator(seed, total, _STREAM_SAMPLE, 0))
+        owner = np.searchsorted(ends, chosen, side="right")
+        row = begins[owner] + chosen - (ends[owner] - sizes[owner])
+        parts = self._users.part[users][owner]
+        result = np.empty((len(chosen), self.max_tokens + 1), np.int32)
+        for part in np.unique(parts):
+            inside = parts == part
+            result[inside] = self._rows(int(part), row[inside])
+        return result
+
+    def _check_user(self, user: int) -> int:
+        """Returns `user`, or raises if there is no such number."""
+        if not 0 <= user < len(self._users.part):
+            raise ValueError(
+                f"user={user}: there are {len(self._users.part)} users, numbered from 0"
+            )
+        return int(user)
+
+    def _range(self, user: int, type: str | None) -> tuple[int, int]:
+        """Returns the first row of a user's sentences in the part, and their number."""
+        start = int(self._users.start[user])
+        questions, answers = (int(count) for count in self._users.counts[:, user])
+        if type is None:
+            return start, questions + answers
+        return (
+            (start, questions)
+            if _type_index(type) == 0
+            else (
+                start + questions,
+                answers,
+            )
+        )
+
+    def _part(self, part: int) -> _Part:
+        """Returns a part, mapped and checked when it is first used."""
+        found = self._parts.get(part)
+        if found is not None:
+            return found
+        with self._lock:
+            if part not in self._parts:
+                name = part_name(part)
+                check_sha256(self._path, name, self._manifest["files"][name]["sha256"])
+                self._parts[part] = _open_part(os.path.join(self._path, name))
+            return self._parts[part]
+
+    def _rows(self, part: int, sentences: np.ndarray) -> np.ndarray:
+        """Returns sentences of a part as padded rows."""
+        offsets, words, _, _ = self._part(part)
+        width = self.max_tokens
+        begins = offsets[sentences].astype(np.int64)
+        lengths = offsets[sentences + 1] - begins
+        rows = np.full((len(sentences), width + 1), PAD, np.int32)
+        rows[:, 0] = self._vocabulary.bos
+        columns = np.arange(width)
+        inside = columns < lengths[:, None]
+        rows[:, 1:][inside] = words[(begins[:, None] + columns)[inside]]
+        short = np.flatnonzero(lengths < width)
+        rows[short, lengths[short] + 1] = self._vocabulary.eos
+        return rows
+
+
+def _check_split(split: str) -> str:
+    """Returns `split`, or raises if it is none."""
+    if split not in SPLITS:
+        raise ValueError(f"split={split!r}: must be one of {SPLITS}")
+    return split
+
+
+def _type_index(type: str) -> int:
+    """Returns 0 for questions and 1 for answers."""
+    if type not in TYPES:
+        raise ValueError(f"type={type!r}: must be None or one of {TYPES}")
+    return TYPES.index(type)
+
+
+def _map_batch(path: str) -> pa.RecordBatch:
+    """Memory-maps an Arrow file of one batch."""
+    return pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
+
+
+def _open_users(path: str) -> _Users:
+    """Maps the table of users."""
+    batch = _map_batch(path)
+    column = {name: batch.column(name) for name in USER_COLUMNS}
+    split = column["split"].to_numpy()
+    bounds = np.searchsorted(split, np.arange(len(SPLITS) + 1))
+    return _Users(
+        names=column["name"],
+        part=column["part"].to_numpy(),
+        start=column["start"].to_numpy(),
+        counts=np.stack([column["questions"].to_numpy(), column["answers"].to_numpy()]),
+        ranges={
+            name: (int(bounds[i]), int(bounds[i + 1])) for i, name in enumerate(SPLITS)
+        },
+    )
+
+
+def _open_part(path: str) -> _Part:
+    """Maps a part without copying it."""
+    batch = _map_batch(path)
+    words = batch.column("words")
+    return _Part(
+        offsets=words.offsets.to_numpy(),
+        words=words.values.to_numpy(),
+        days=batch.column("day"),
+        owner=batch,
+    )
+
+
+def _sample(total: int, n: int, bits: np.random.Philox) -> np.ndarray:
+    """Returns min(n, total) different numbers below `total`, in increasing order."""
+    if n >= total:
+        return np.arange(total)
+    generator = np.random.Generator(bits)
+    return np.sort(generator.choice(total, size=n, replace=False, shuffle=False))

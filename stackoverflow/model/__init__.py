@@ -1,0 +1,1 @@
+"""The next-word LSTM: training, gradients and scores without work on padding."""

@@ -1,0 +1,160 @@
+"""A client's local training of the next-word model, without work on padding."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from stackoverflow.model import lstm, metrics, packing
+from stackoverflow.model import next_word as model
+from tff_agg.learning import client_work
+
+
+def packed_trainer(
+    config: model.ModelConfig,
+    learning_rate: float,
+    *,
+    batch_size: int = 16,
+    epochs: int = 1,
+    seed: int = 0,
+) -> client_work.LocalTrainer:
+    """Makes the local training: plain gradient descent on a client's token rows.
+
+    Steps and gradients are those of the Keras model of `model.keras_model` with the
+    mean cross entropy over the real tokens of each batch, to float precision.
+
+    Args:
+      config: The sizes of the model.
+      learning_rate: The client's learning rate.
+      batch_size: Rows in a step; rows are taken in the order given, the last step may
+        have fewer.
+      epochs: How many times a client goes through its rows.
+      seed: For the initial weights.
+
+    Returns:
+      A `LocalTrainer`. A client's dataset has one kind of element, int32
+      [any, row_length]: rows of token ids, `bos w1 … eos`, then padding. Several
+      elements count as one, their rows in order. The number of examples is that of
+      the rows; the metrics are those of `stackoverflow.model.metrics`, each batch's
+      taken before its step.
+
+    Example:
+      >>> trainer = packed_trainer(model.ModelConfig(), learning_rate=0.5)
+      >>> process = build_dp_ftrl_process(trainer, plan=plan)
+      >>> dataset = tf.data.Dataset.from_tensors(rows)
+    """
+    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float):
+        raise TypeError(f"learning_rate must be a number, got {learning_rate!r}.")
+    if not 0 < learning_rate < float("inf"):
+        raise ValueError(
+            f"learning_rate must be positive and finite, got {learning_rate!r}."
+        )
+    for name, value in (("batch_size", batch_size), ("epochs", epochs)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{name} must be a whole number of at least 1, got {value!r}."
+            )
+    spec = tf.TensorSpec([None, config.row_length], tf.int32)
+
+    def initial_weights() -> tff.learning.models.ModelWeights:
+        trainable = tuple(model.initial_weights(config, seed))
+        return tff.learning.models.ModelWeights(trainable, ())
+
+    @tf.function(autograph=False)
+    def update(weights, dataset):
+        start = [tf.convert_to_tensor(w) for w in weights.trainable]
+        rows = _gather_rows(dataset, spec)
+        final, sums = train_on_rows(
+            config,
+            start,
+            rows,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            epochs=epochs,
+        )
+        deltas = [old - new for old, new in zip(start, final, strict=True)]
+        delta = tf.nest.pack_sequence_as(weights.trainable, deltas)
+        return delta, tf.cast(tf.shape(rows)[0], tf.float32), sums
+
+    return client_work.LocalTrainer(spec, initial_weights, update, finalize_metrics)
+
+
+def train_on_rows(
+    config: model.ModelConfig,
+    weights: list[tf.Tensor],
+    rows: tf.Tensor,
+    *,
+    learning_rate: float,
+    batch_size: int = 16,
+    epochs: int = 1,
+) -> tuple[list[tf.Tensor], OrderedDict[str, tf.Tensor]]:
+    """Trains on rows and returns the new weights and the sums of the metrics.
+
+    Args:
+      config: The sizes of the model.
+      weights: In the order of `model.WEIGHT_NAMES`.
+      rows: int32 [any, row_length].
+      learning_rate: The step's size.
+      batch_size: Rows in a step.
+      epochs: How many times to go through the rows.
+    """
+    batches = (tf.shape(rows)[0] + batch_size - 1) // batch_size
+    names = metrics.SUM_NAMES
+
+    def body(done, sums, embedding, *others):
+        first = (done % batches) * batch_size
+        packed = packing.pack(rows[first : first + batch_size])
+        step = lstm.gradients([embedding, *others], packed, learning_rate)
+        # Only the rows of tokens that occurred change; TensorFlow does it in place.
+        embedding = tf.tensor_scatter_nd_sub(
+            embedding, packed.inputs[:, None], step.embedding
+        )
+        moved = [w - g for w, g in zip(others, step.others, strict=True)]
+        new = metrics.sums(config, packed.targets, step.predicted, step.losses)
+        sums = [old + new[name] for old, name in zip(sums, names, strict=True)]
+        return done + 1, sums, embedding, *moved
+
+    _, sums, *final = tf.while_loop(
+        lambda done, *_: done < epochs * batches,
+        body,
+        (tf.constant(0), [tf.zeros([]) for _ in names], *weights),
+        parallel_iterations=1,
+    )
+    return final, OrderedDict(zip(names, sums, strict=True))
+
+
+def finalize_metrics(sums: Mapping[str, Any]) -> OrderedDict[str, tf.Tensor]:
+    """Turns sums over all clients into metrics, in TensorFlow ops; 0 of 0 is 0."""
+
+    def ratio(part, whole):
+        return tf.math.divide_no_nan(sums[part], sums[whole])
+
+    return OrderedDict(
+        loss=ratio("loss", "tokens"),
+        accuracy=ratio("correct", "countable"),
+        accuracy_with_oov=ratio("correct_with_oov", "countable_with_oov"),
+        accuracy_all=ratio("correct_all", "tokens"),
+        tokens=tf.identity(sums["tokens"]),
+    )
+
+
+def _gather_rows(dataset: tf.data.Dataset, spec: tf.TensorSpec) -> tf.Tensor:
+    """Puts the elements of a client's dataset one below the other."""
+    # A loop of the graph, not a reduction inside tf.data, so that the training itself
+    # stands in the outermost graph. Nearly always there is exactly one element.
+    iterator = iter(dataset)
+
+    def body(element, rows):
+        rows = tf.concat([rows, element.get_value()], 0)
+        return iterator.get_next_as_optional(), rows
+
+    _, rows = tf.while_loop(
+        lambda element, _: element.has_value(),
+        body,
+        (iterator.get_next_as_optional(), tf.zeros([0, spec.shape[1]], spec.dtype)),
+        shape_invariants=(None, spec.shape),
+        parallel_iterations=1,
+    )
+    return rows

@@ -1,0 +1,102 @@
+"""What the next-word model is judged by: accuracies, loss, perplexity.
+
+Everything is first summed up, then finalised, so that batches, clients and groups of
+users can be added in any order. The paper's accuracy leaves out the targets that are no
+words: padding, begin and end of sentence, and out-of-vocabulary words. A prediction may
+be any id.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stackoverflow.model import next_word as model
+
+SUM_NAMES = (
+    "loss",
+    "tokens",
+    "correct",
+    "countable",
+    "correct_with_oov",
+    "countable_with_oov",
+    "correct_all",
+)
+
+
+def sums(config: model.ModelConfig, targets: Any, predicted: Any, losses: Any) -> Any:
+    """Sums up predictions, in TensorFlow ops.
+
+    Args:
+      config: Says which ids are special.
+      targets: int32 [n], real tokens only (no padding).
+      predicted: [n], the most likely id at each position.
+      losses: float32 [n], the cross entropy at each position.
+
+    Returns:
+      A dict of float32 scalars: the sums named in `SUM_NAMES`. `correct` of `countable`
+      is without end of sentence and out of vocabulary, `…_with_oov` is without end of
+      sentence only, `correct_all` is of all `tokens`.
+    """
+    import tensorflow as tf
+
+    right = tf.equal(tf.cast(predicted, targets.dtype), targets)
+    # Not `!=`: inside TFF's graphs that compares objects, not values.
+    no_end = tf.not_equal(targets, config.eos) & tf.not_equal(targets, config.bos)
+    words = no_end & tf.not_equal(targets, config.oov)
+
+    def count(condition):
+        return tf.reduce_sum(tf.cast(condition, tf.float32))
+
+    return {
+        "loss": tf.reduce_sum(losses),
+        "tokens": tf.cast(tf.shape(targets)[0], tf.float32),
+        "correct": count(right & words),
+        "countable": count(words),
+        "correct_with_oov": count(right & no_end),
+        "countable_with_oov": count(no_end),
+        "correct_all": count(right),
+    }
+
+
+def add(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Adds sums up, name by name; no parts at all give zeros."""
+    total = dict.fromkeys(SUM_NAMES, 0.0)
+    for part in parts:
+        for name in SUM_NAMES:
+            total[name] += float(part[name])
+    return total
+
+
+def finalize(totals: Mapping[str, float]) -> dict[str, float]:
+    """Turns sums into metrics; what nothing was counted for is NaN.
+
+    Returns:
+      `accuracy` (the paper's: without end of sentence and out of vocabulary),
+      `accuracy_with_oov` (out of vocabulary counted), `accuracy_all` (end of sentence
+      counted too), `loss` (the mean cross entropy over all real tokens), `perplexity`
+      and `tokens`.
+
+    Example:
+      >>> finalize({**dict.fromkeys(SUM_NAMES, 2.0), "countable": 4.0})["accuracy"]
+      0.5
+    """
+    missing = [name for name in SUM_NAMES if name not in totals]
+    if missing:
+        raise ValueError(f"totals must hold {SUM_NAMES}; {missing} are missing.")
+    loss = _ratio(totals["loss"], totals["tokens"])
+    return {
+        "accuracy": _ratio(totals["correct"], totals["countable"]),
+        "accuracy_with_oov": _ratio(
+            totals["correct_with_oov"], totals["countable_with_oov"]
+        ),
+        "accuracy_all": _ratio(totals["correct_all"], totals["tokens"]),
+        "loss": loss,
+        # Above this e^loss is beyond a double; a diverged model is not an error here.
+        "perplexity": math.exp(loss) if not loss > 700 else math.inf,
+        "tokens": float(totals["tokens"]),
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    """Divides, with NaN for nothing of nothing."""
+    return float(part) / float(whole) if whole else math.nan

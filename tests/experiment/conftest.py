@@ -1,0 +1,58 @@
+"""A tiny data set and a tiny run that all training tests share."""
+
+import contextlib
+
+import pytest
+
+from stackoverflow.data import prepared as stores
+from tests.experiment import train_binary
+from tff_agg.experiment import config as configs
+from tff_agg.experiment import process_cache as workshops
+
+
+@pytest.fixture(scope="session")
+def token_store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    return stores.ensure_store(
+        "synthetic", None, folder, users=250, words=40, workers=1
+    )
+
+
+@pytest.fixture(scope="session")
+def finished(token_store, tmp_path_factory):
+    """The folder of a run of the binary that nothing broke, and what it showed."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    done = train_binary.run(token_store, out)
+    assert done.returncode == 0, done.stderr
+    return out, done
+
+
+@pytest.fixture
+def make_config(token_store):
+    def make(**changes):
+        values = {
+            "store": token_store,
+            "rounds": 6,
+            "clients_per_round": 4,
+            "max_sentences": 20,
+            "embedding_size": 4,
+            "lstm_size": 6,
+            "averager": "uta",
+            "k": 2,
+            "noise_multiplier": 0.5,
+            "insecure_noise_seed": 7,
+            "evaluate_every": 2,
+            "validation_sentences": 60,
+            "test_sentences": 60,
+            "state_every": 2,
+        }
+        return configs.TrainConfig(**(values | changes))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def workshop():
+    """Shared by all runs here, to save time; each run's state is its own."""
+    with contextlib.closing(workshops.Workshop()) as made:
+        yield made

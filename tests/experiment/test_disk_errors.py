@@ -1,0 +1,192 @@
+"""A disk that fills, and folders that cannot be written to, in the middle of a run."""
+
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from tests.experiment import train_binary
+from tests.experiment.run_contents import contents
+from tff_agg import checkpoints
+from tff_agg.experiment import tables, terminal
+from tff_agg.experiment.drivers import train as training
+
+# Root writes wherever it likes; without these rights it is like everybody else.
+AS_EVERYBODY = (
+    ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    if os.geteuid() == 0
+    else []
+)
+
+
+class Disk:
+    """A file system in memory."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def mount(self, *options):
+        line = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", self.path]
+        return subprocess.run(line, capture_output=True).returncode == 0
+
+    def unmount(self):
+        # Lazily: TensorFlow lets go of an event file in its own time.
+        subprocess.run(["umount", "-l", self.path], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    made = Disk(tmp_path / "disk")
+    made.path.mkdir()
+    if not made.mount("size=20m"):
+        pytest.skip("mounting takes rights that this process does not have")
+    yield made
+    made.unmount()
+
+
+def left_over(folder):
+    """Returns the files that a broken write has left behind."""
+    names = (".tmp", ".new", ".writing")
+    return [p for p in folder.rglob("*") if any(name in p.name for name in names)]
+
+
+def assert_told(process, *words):
+    """Asserts that an error was told in one message with these words."""
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in process.stderr
+    message = process.stderr.rstrip().splitlines()[-1]
+    assert message.startswith("error: ")
+    for word in (*words, "intact", "run"):
+        assert str(word) in message
+    return message
+
+
+def newest_state(out):
+    return checkpoints.CheckpointStore(out / "checkpoints").rounds("state")[-1]
+
+
+def fill_after(process, out, target, disk):
+    """Takes all that is left of a disk from some round on, until a process ends."""
+    timing = out / "timing.csv"
+    with open(disk / "filler", "wb", buffering=0) as filler:
+        while process.poll() is None:
+            rows = tables.read_rows(timing) if timing.exists() else []
+            if rows and int(rows[-1]["round"]) >= target:
+                break
+            time.sleep(0.002)
+        while process.poll() is None:
+            try:
+                filler.write(bytes(1 << 12))
+            except OSError:
+                time.sleep(0.001)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_and_then_is_read_only(finished, token_store, disk):
+    out = disk.path / "run"
+    process = subprocess.Popen(
+        train_binary.command(token_store, out),
+        cwd=train_binary.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    fill_after(process, out, 3, disk.path)
+    stdout, stderr = process.communicate()
+    done = subprocess.CompletedProcess([], process.returncode, stdout, stderr)
+    assert_told(done, out, "the disk is full", "free space")
+    assert not left_over(out)
+    state = newest_state(out)
+    assert 2 <= state < 8
+
+    assert disk.mount("remount", "ro")
+    try:
+        again = train_binary.run(token_store, out)
+    finally:
+        assert disk.mount("remount", "rw")
+    assert_told(again, out, "read-only", "writable")
+    assert newest_state(out) == state
+
+    (disk.path / "filler").unlink()
+    last = train_binary.run(token_store, out)
+    assert last.returncode == 0, last.stderr
+    assert f"Going on after round {state}." in last.stdout
+    assert contents(out) == contents(finished[0])
+    assert not left_over(out)
+
+
+@pytest.mark.slow
+def test_a_limit_on_files_and_then_a_folder_without_permission(
+    finished, token_store, tmp_path
+):
+    if AS_EVERYBODY and not shutil.which(AS_EVERYBODY[0]):
+        pytest.skip(f"root needs {AS_EVERYBODY[0]} to do without its rights")
+    out = tmp_path / "run"
+    # More than any file needs except the event file, which TensorFlow writes.
+    limited = train_binary.run(
+        token_store,
+        out,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000)),
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert_told(limited, out / "tensorboard", "larger than allowed", "raise the limit")
+    assert not left_over(out)
+    state = newest_state(out)
+    assert 2 <= state < 8
+
+    out.chmod(0o500)
+    try:
+        refused = train_binary.run(token_store, out, before=AS_EVERYBODY)
+    finally:
+        out.chmod(0o700)
+    assert_told(refused, out, "permission is denied", "writable")
+    assert newest_state(out) == state
+
+    last = train_binary.run(token_store, out)
+    assert last.returncode == 0, last.stderr
+    assert contents(out) == contents(finished[0])
+
+
+@pytest.mark.slow
+def test_a_file_in_the_place_of_the_folder(token_store, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    refused = train_binary.run(token_store, tmp_path / "file" / "run")
+    assert_told(refused, tmp_path / "file", "a file is in the place of a folder")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_full_at_one_write_after_another(disk, make_config, workshop, tmp_path, capsys):
+    """The disk grows by little, so that it is full at many different writes."""
+    config, whole = make_config(rounds=4), tmp_path / "whole"
+    training.run(config, whole, workshop=workshop)
+    out, page = disk.path / "run", resource.getpagesize()
+    needed = sum(1 + path.stat().st_size // page for path in whole.rglob("*"))
+    # The first files one at a time; the arrays, which are alike, in larger steps.
+    sizes = [*range(1, 12), *range(12, 2 * needed, 12)]
+    places = set()
+    for size in sizes:
+        assert disk.mount("remount", f"size={size * page}")
+        try:
+            with terminal.plain_errors():
+                training.run(config, out, workshop=workshop)
+            break
+        except SystemExit as ended:
+            assert ended.code == 2
+        message = capsys.readouterr().err
+        assert "the disk is full" in message and str(out) in message
+        assert not left_over(out)
+        places.add(place(message, out))
+    else:
+        pytest.fail("the run did not end on the largest disk")
+    assert {"privacy_report.json", "config.json", "checkpoints"} <= places
+    assert contents(out) == contents(whole)
+
+
+def place(message, out):
+    """Returns the file or folder of the run that a message names."""
+    rest = message[message.index(str(out)) + len(str(out)) :]
+    return pathlib.PurePath(rest.split(":")[0].strip("/")).parts[0]

@@ -1,0 +1,102 @@
+"""`python -m stackoverflow.train` from flags to files, and against kill -9."""
+
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import time
+
+import pytest
+
+from tests.experiment.run_contents import contents
+from tests.experiment.train_binary import ROOT, command, run
+from tff_agg.experiment import tables
+
+
+@pytest.mark.slow
+def test_it_shows_the_plan_a_bar_and_a_table(finished):
+    _, done = finished
+    assert "ε at δ = 1e-06" in done.stdout
+    assert "at most one round" in done.stdout
+    assert "aggregate  all" in done.stdout
+    assert "100%" in done.stderr and "ε=" in done.stderr
+    for chatter in ("cuDNN", "TensorRT", "rebuild TensorFlow", "pkg_resources"):
+        assert chatter not in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.mark.slow
+def test_it_writes_what_a_reader_needs(finished):
+    out, _ = finished
+    config = json.loads((out / "config.json").read_text())
+    assert config["averager"] == "uta" and config["epsilon"] == 8.0
+    report = json.loads((out / "privacy_report.json").read_text())
+    assert report["guarantee"]["epsilon"] <= 8.0
+    text = (out / "privacy_report.md").read_text()
+    assert "VOID" in text, "a known noise seed must be called out"
+    metrics = tables.read_columns(out / "metrics.csv")
+    assert metrics["round"] == list(range(1, 9))
+    assert metrics["epsilon"] == sorted(metrics["epsilon"])
+    assert metrics["epsilon"][-1] <= 8.0
+    validation = tables.read_rows(out / "validation.csv")
+    assert {row["round"] for row in validation} == {"4", "8"}
+    assert {row["weights"] for row in validation} == {"iterate", "aggregate"}
+    assert len(tables.read_rows(out / "test.csv")) == 6
+    assert list((out / "tensorboard").glob("events.*"))
+    assert "tensorflow" in json.loads((out / "environment.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_state_is_the_owners_alone(finished):
+    out, _ = finished
+    for path in (out / "checkpoints").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_comes_to_the_same_bits(
+    finished, token_store, tmp_path
+):
+    out, generator = tmp_path / "run", random.Random(3)
+    kills = 0
+    for target in (1, 3, 6):
+        process = subprocess.Popen(
+            command(token_store, out),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        timing = out / "timing.csv"
+        deadline = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < deadline:
+            rows = tables.read_rows(timing) if timing.exists() else []
+            if rows and int(rows[-1]["round"]) >= target:
+                break
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0, 0.05))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 2
+    last = run(token_store, out)
+    assert last.returncode == 0, last.stderr
+    assert contents(out) == contents(finished[0])
+
+
+@pytest.mark.slow
+def test_errors_are_one_message_without_a_traceback(token_store, tmp_path, finished):
+    changed = run(token_store, finished[0], "--k=5")
+    assert changed.returncode == 2
+    assert "k: was 2, is now 5" in changed.stderr
+    assert "Traceback" not in changed.stderr
+
+
+def test_bad_flags_are_told_before_anything_is_written(token_store, tmp_path):
+    bad = run(token_store, tmp_path / "run", "--noise_multiplier=1")
+    assert bad.returncode == 2
+    assert "exactly one of noise_multiplier and epsilon" in bad.stderr
+    assert "Traceback" not in bad.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,153 @@
+"""What is broadcast is the averager's aggregate of the iterates."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_agg import averaging, noise
+from tff_agg.learning import finalizer, process
+
+ROUNDS = 6
+LEARNING_RATE = 0.8
+MOMENTUM = 0.5
+TAU = 3
+
+CASES = {
+    "uta": (lambda: averaging.uta(3), "aggregate"),
+    "long uta": (lambda: averaging.uta(8), "aggregate"),
+    "ema": (lambda: averaging.ema(decay=0.7, warm_up=True), "aggregate"),
+    "pda": (lambda: averaging.pda(1.5), "aggregate"),
+    "tau": (lambda: averaging.starting_at(TAU, averaging.uta(2)), "aggregate"),
+    "uta, iterate": (lambda: averaging.uta(3), "iterate"),
+    "ema, iterate": (lambda: averaging.ema(weight=0.4), "iterate"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_broadcast_equals_the_averager_by_hand(tiny, case, monkeypatch):
+    make, step_from = CASES[case]
+    averager = make()
+    if case == "long uta":
+        # As a window of many more checkpoints would: on one vector of the weights.
+        monkeypatch.setattr(finalizer, "MOST_LEAVES", 16)
+    built = tiny.build(
+        "pull",
+        averager=averager,
+        server_learning_rate=LEARNING_RATE,
+        server_momentum=MOMENTUM,
+        step_from=step_from,
+    )
+    state = built.initialize()
+    iterates = [tiny.vector(process.iterate(state))]
+    aggregates = [tiny.vector(process.aggregate(state))]
+    momentum = np.zeros(tiny.WIDTH)
+    rng = np.random.default_rng(1)
+    for round_number in range(ROUNDS):
+        targets = rng.normal(size=(2, tiny.WIDTH)).astype(np.float32)
+        state, _ = built.next(state, [tiny.client(row) for row in targets])
+        iterates.append(tiny.vector(process.iterate(state)))
+        aggregates.append(tiny.vector(process.aggregate(state)))
+        # The step, by hand: clients train at the aggregate in either mode.
+        update = tiny.PULL * (aggregates[-2] - targets.mean(axis=0))
+        momentum = MOMENTUM * momentum + update
+        origin = aggregates[-2] if step_from == "aggregate" else iterates[-2]
+        np.testing.assert_allclose(
+            iterates[-1], origin - LEARNING_RATE * momentum, atol=3e-6
+        )
+        assert int(state.finalizer["round"]) == round_number + 1
+    if case == "long uta":
+        newest, *_ = state.finalizer["averager"]["window"]
+        assert [leaf.shape for leaf in tf.nest.flatten(newest)] == [(tiny.WIDTH,)]
+    by_hand = list(averaging.fold(averager, iterates))
+    np.testing.assert_allclose(aggregates, by_hand, atol=1e-6)
+    weighted = [
+        averager.weights(t) @ np.array(iterates[: t + 1]) for t in range(ROUNDS + 1)
+    ]
+    np.testing.assert_allclose(aggregates, weighted, atol=1e-5)
+    gap = np.abs(np.array(iterates) - aggregates).max(axis=1)
+    assert gap[-1] > 1e-3
+    if case == "tau":
+        assert np.all(gap[:TAU] == 0)
+        assert np.all(gap[TAU:] > 1e-3)
+
+
+def test_a_long_window_is_kept_in_few_tensors():
+    """Leaves of several dtypes and shapes come back where they were."""
+    theta = [
+        tf.reshape(tf.range(6.0), [2, 3]),
+        {"x": tf.constant([1.0, 2.0], tf.float64), "y": tf.constant(5.0)},
+    ]
+    theta_type = tff.to_type(
+        [(np.float32, [2, 3]), {"x": (np.float64, [2]), "y": np.float32}]
+    )
+    for averager in (averaging.uta(100), averaging.starting_at(0, averaging.uta(50))):
+        few = finalizer.compact(averager, theta_type)
+        expected, state = averager.init(theta), few.init(theta)
+        assert len(tf.nest.flatten(state)) < 0.7 * len(tf.nest.flatten(expected))
+        for step in range(3):
+            moved = tf.nest.map_structure(lambda x, by=step: x + by, theta)
+            expected, right = averager.next(expected, moved)
+            state, aggregate = few.next(state, moved)
+            tf.nest.assert_same_structure(right, aggregate)
+            tf.nest.map_structure(np.testing.assert_array_equal, right, aggregate)
+    for unchanged in (averaging.uta(3), averaging.uta(100)._replace(weights=None)):
+        assert finalizer.compact(unchanged, theta_type) is unchanged
+
+
+def test_large_leaves_of_a_long_window_are_not_copied(monkeypatch):
+    theta = [tf.range(9.0), tf.range(2.0), tf.range(3.0)]
+    theta_type = tff.to_type([(np.float32, [n]) for n in (9, 2, 3)])
+    monkeypatch.setattr(finalizer, "LARGE_LEAF", 9)
+    averager = averaging.uta(100)
+    few = finalizer.compact(averager, theta_type)
+    expected, state = averager.init(theta), few.init(theta)
+    for step in range(3):
+        moved = tf.nest.map_structure(lambda x, by=step: x + by, theta)
+        expected, right = averager.next(expected, moved)
+        state, aggregate = few.next(state, moved)
+        tf.nest.map_structure(np.testing.assert_array_equal, right, aggregate)
+    assert [len(leaf) for leaf in state["window"][0]] == [9, 5]
+
+
+def test_an_averager_of_ones_own(tiny):
+    """Any pair of pure functions over structures will do."""
+    half = averaging.Averager(
+        init=lambda theta: {"old": theta},
+        next=lambda state, theta: (
+            {"old": theta},
+            averaging.structure.map_leaves(
+                lambda a, b: (a + b) / 2, state["old"], theta
+            ),
+        ),
+    )
+    built = tiny.build(averager=half)
+    state, _ = built.next(built.initialize(), [tiny.client([2.0] * tiny.WIDTH)] * 2)
+    np.testing.assert_allclose(
+        tiny.vector(process.aggregate(state)), tiny.INITIAL - 1.0, rtol=1e-6
+    )
+
+
+def test_set_model_weights_starts_averager_and_iterate_there(tiny):
+    built = tiny.build(
+        plan=tiny.plan(clip_norm=10.0, noise_multiplier=1e-9, mechanism=noise.tree()),
+        averager=averaging.uta(2),
+        server_momentum=0.5,
+    )
+    data = [tiny.client([1.0] * tiny.WIDTH)] * 2
+    state, _ = built.next(built.initialize(), data)
+    weights = built.get_model_weights(state)
+    zeros = tf.nest.map_structure(np.zeros_like, weights.trainable)
+    changed = built.set_model_weights(
+        state, tff.learning.models.ModelWeights(zeros, weights.non_trainable)
+    )
+    assert not tiny.vector(process.aggregate(changed)).any()
+    assert not tiny.vector(process.iterate(changed)).any()
+    assert int(changed.aggregator["round"]) == 1
+    assert int(changed.aggregator["noise"]["round"]) == 1
+    changed, _ = built.next(changed, data)
+    # Momentum of 1 is kept: the step is 1.5; the window is {0, −1.5}.
+    np.testing.assert_allclose(tiny.vector(process.iterate(changed)), -1.5, rtol=1e-5)
+    np.testing.assert_allclose(
+        tiny.vector(process.aggregate(changed)), -0.75, rtol=1e-5
+    )

@@ -1,0 +1,100 @@
+"""The noise of a run is the mechanism's, to the bit of its seed."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_agg import noise
+from tff_agg.learning import aggregator, client_work, process
+from tff_agg.noise import draws
+
+ROUNDS = 6
+LEARNING_RATE = 0.5
+COHORT = 4
+SEED = (123456789012345, -987654321)
+
+MECHANISMS = {
+    "identity": noise.identity,
+    "tree": noise.tree,
+    "blt": lambda: noise.blt(rounds=ROUNDS, buffers=2),
+    "banded": lambda: noise.banded_square_root(3),
+}
+
+
+def independent_normals(seed, like):
+    """The rows of Z that belong to a seed, one a round."""
+    seed = draws.seed_in("tf", seed)
+    return [
+        draws.normals(seed, tf.constant(t, tf.int64), like, "tf") for t in range(ROUNDS)
+    ]
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_prefix_sums_are_those_of_the_explicit_matrix(tiny, name):
+    mechanism = MECHANISMS[name]()
+    plan = tiny.plan(
+        clip_norm=2.0,
+        cohort_size=COHORT,
+        rounds=ROUNDS,
+        mechanism=mechanism,
+        noise_multiplier=0.7,
+    )
+    built = tiny.build(plan=plan, server_learning_rate=LEARNING_RATE, noise_seed=SEED)
+    state = built.initialize()
+    seed = np.asarray(state.aggregator["noise"]["seed"])
+    assert tuple(seed) == SEED
+    rng = np.random.default_rng(0)
+    true_sum = np.zeros(tiny.WIDTH)
+    observed = []
+    like = process.iterate(state)
+    for _ in range(ROUNDS):
+        # Fewer clients than the cohort size: the divisor stays what it was.
+        updates = rng.uniform(-0.4, 0.4, size=(3, tiny.WIDTH)).astype(np.float32)
+        state, metrics = built.next(state, [tiny.client(u) for u in updates])
+        assert metrics["aggregator"]["clipped_fraction"] == 0
+        assert metrics["aggregator"]["noise_stddev"] == pytest.approx(plan.noise_stddev)
+        true_sum = true_sum + updates.sum(axis=0)
+        exact = tiny.INITIAL - LEARNING_RATE * true_sum / COHORT
+        observed.append(tiny.vector(process.iterate(state)) - exact)
+    z = np.stack([tiny.vector(row) for row in independent_normals(seed, like)])
+    rows = np.linalg.solve(mechanism.matrix(ROUNDS), z)
+    scale = -LEARNING_RATE / COHORT * plan.noise_stddev
+    np.testing.assert_allclose(
+        np.stack(observed), scale * np.cumsum(rows, axis=0), atol=2e-5
+    )
+    assert np.std(observed) > 0.01
+
+
+def test_a_start_draws_a_seed_of_its_own_unless_one_is_set(tiny):
+    built = tiny.build(plan=tiny.plan(noise_multiplier=1.0))
+    starts = [built.initialize() for _ in range(5)]
+    words = [int(w) for s in starts for w in s.aggregator["noise"]["seed"].numpy()]
+    assert len(set(words)) == 10
+    # A word of 64 random bits is below 2**40 once in 8 million.
+    assert all(abs(word) > 2**40 for word in words)
+
+    one, other = (process.with_noise_seed(start, SEED) for start in starts[:2])
+    assert tuple(np.asarray(one.aggregator["noise"]["seed"])) == SEED
+    data = [tiny.client([1] * tiny.WIDTH)]
+    one, _ = built.next(one, data)
+    other, _ = built.next(other, data)
+    np.testing.assert_array_equal(
+        tiny.vector(process.iterate(one)), tiny.vector(process.iterate(other))
+    )
+    with pytest.raises(ValueError, match="first round only; state is after 1 rounds"):
+        process.with_noise_seed(one, SEED)
+
+
+def test_both_signs_of_both_words_occur_in_a_traced_seed():
+    """In TFF's graph too, where a comparison can silently be one of objects."""
+    draw = client_work.graph_computation()(aggregator.fresh_seed)
+    seeds = np.array([draw() for _ in range(40)])
+    assert len(np.unique(seeds)) == 80
+    assert np.all((seeds < 0).any(axis=0) & (seeds > 0).any(axis=0))
+
+
+def test_no_noise_means_no_noise_state(tiny):
+    state = tiny.build().initialize()
+    assert "noise" not in state.aggregator
+    with pytest.raises(ValueError, match="without noise"):
+        process.with_noise_seed(state, SEED)

@@ -1,0 +1,19 @@
+"""f_AGG: averagers of checkpoints, as pairs of pure functions.
+
+Example:
+  >>> averager = uta(3)
+  >>> state = averager.init(theta)
+  >>> state, aggregate = averager.next(state, theta)
+"""
+
+from tff_agg.averaging.averagers import (
+    Averager,
+    ema,
+    fold,
+    last,
+    pda,
+    starting_at,
+    uta,
+)
+
+__all__ = ["Averager", "ema", "fold", "last", "pda", "starting_at", "uta"]

@@ -1,0 +1,296 @@
+"""Averagers: the checkpoint aggregation function f_AGG as a pair of pure functions.
+
+An averager turns the checkpoints θ_0, θ_1, … of a training run into aggregates
+θ^AGG_0, θ^AGG_1, …, one step at a time. The same object runs inside the server's
+computation (training aggregation), over stored checkpoints (inference aggregation)
+and in JAX training loops: it works on nested structures of numpy arrays, TensorFlow
+tensors (eager or in a graph) and JAX arrays alike. Averaging is post-processing of
+what the private training has released already, so it costs no privacy.
+"""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_agg import structure
+from tff_agg.averaging import windows
+from tff_agg.structure import Structure
+
+State = Any
+
+# A window up to this long is summed anew at every step: block sums would save nothing.
+_DIRECT_SUM_LIMIT = 4
+
+
+class Averager(NamedTuple):
+    """A checkpoint aggregation function, as two pure functions over structures.
+
+    Attributes:
+      init: `init(θ_0) -> state`. The aggregate of θ_0 alone is θ_0.
+      next: `next(state, θ_t) -> (state, θ^AGG_t)`, for t = 1, 2, ….
+      weights: `weights(t)` gives the t + 1 weights with which θ_0 … θ_t enter
+        θ^AGG_t: non-negative and summing to one. None where an averager of your own
+        is not a fixed convex combination.
+      name: What reports call it.
+
+    The state is a nested structure of arrays whose shapes and dtypes never change, so
+    that it can be part of a compiled computation's state and be saved and restored.
+
+    Any f_AGG of your own is an `Averager` too. The mean of the newest checkpoint and
+    the one before it:
+
+      >>> import numpy as np
+      >>> def of_two(previous, current):
+      ...     mean = structure.map_leaves(lambda a, b: (a + b) / 2, previous, current)
+      ...     return current, mean
+      >>> mine = Averager(init=lambda theta: theta, next=of_two, name='mean of two')
+      >>> state = mine.init({'w': np.float32(0)})
+      >>> state, aggregate = mine.next(state, {'w': np.float32(4)})
+      >>> float(aggregate['w'])
+      2.0
+    """
+
+    init: Callable[[Structure], State]
+    next: Callable[[State, Structure], tuple[State, Structure]]
+    weights: Callable[[int], np.ndarray] | None = None
+    name: str = "own"
+
+
+def last() -> Averager:
+    """Returns the averager that keeps the newest checkpoint: plain training.
+
+    Example:
+      >>> last().weights(3).tolist()
+      [0.0, 0.0, 0.0, 1.0]
+    """
+    return Averager(
+        init=lambda theta: (),
+        next=lambda state, theta: (state, theta),
+        weights=_unit,
+        name="last",
+    )
+
+
+def uta(k: int) -> Averager:
+    """Returns uniform tail averaging: the mean of the last min(t + 1, k) checkpoints.
+
+    The initial model counts as a checkpoint. The state holds a window as a tuple,
+    newest first, and moving it on copies no checkpoint. A short window holds the
+    checkpoints themselves. A long one keeps sums of blocks as well (see
+    `windows.blockwise`), so that a step costs a few additions whatever k is. Nothing
+    is ever subtracted: no rounding error piles up over a long run, and a checkpoint
+    with NaN or infinite values spoils the mean only while it is in the window.
+
+    Args:
+      k: How many checkpoints to average, at least 1.
+
+    Example:
+      >>> uta(2).weights(3).tolist()
+      [0.0, 0.0, 0.5, 0.5]
+    """
+    _check_count("k", k, minimum=1)
+    k = int(k)
+
+    def weights(t: int) -> np.ndarray:
+        _check_count("t", t, minimum=0)
+        count = min(t + 1, k)
+        out = np.zeros(t + 1)
+        out[t + 1 - count :] = 1.0 / count
+        return out
+
+    make = windows.direct if k <= _DIRECT_SUM_LIMIT else windows.blockwise
+    init, next_ = make(k)
+    return Averager(init, next_, weights, f"uta(k={k})")
+
+
+def ema(
+    *,
+    weight: float | None = None,
+    decay: float | None = None,
+    warm_up: bool = False,
+) -> Averager:
+    """Returns the exponential moving average, in either of its two conventions.
+
+    Give exactly one of `weight` and `decay`; they say the same with `weight = 1 -
+    decay`. The names keep apart what the literature mixes up: the paper's equation
+    puts its β on the newest checkpoint (`weight=β`), while its warm-up schedule and
+    the customary 0.9999 only make sense with β on the old average (`decay=β`).
+
+    Args:
+      weight: The weight of the newest checkpoint, in (0, 1].
+      decay: The weight of the old average, in [0, 1).
+      warm_up: Lowers the old average's weight early on to at most (1 + t) / (10 + t),
+        so that the initial model is soon forgotten: the decay at step t is
+        min(decay, (1 + t) / (10 + t)) in both conventions.
+
+    Example:
+      >>> ema(weight=0.25).weights(2).tolist()
+      [0.5625, 0.1875, 0.25]
+      >>> ema(decay=0.75).weights(2).tolist()
+      [0.5625, 0.1875, 0.25]
+    """
+    if (weight is None) == (decay is None):
+        raise ValueError(
+            "ema takes exactly one of weight= (of the newest checkpoint) and decay= "
+            f"(of the old average); got weight={weight!r} and decay={decay!r}"
+        )
+    if weight is not None:
+        _check_real("weight", weight)
+        if not 0 < weight <= 1:
+            raise ValueError(f"weight must be in (0, 1]; got {weight!r}")
+        kept = 1.0 - weight
+        name = f"ema(weight={weight:g}"
+    else:
+        _check_real("decay", decay)
+        assert decay is not None
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be in [0, 1); got {decay!r}")
+        kept = float(decay)
+        weight = 1.0 - kept
+        name = f"ema(decay={decay:g}"
+
+    def newest_weight(t: Any) -> Any:
+        if not warm_up:
+            return weight + 0.0 * t
+        return 1.0 - structure.minimum(kept, (1.0 + t) / (10.0 + t))
+
+    return _moving(newest_weight, name + (", warm_up)" if warm_up else ")"))
+
+
+def pda(gamma: float) -> Averager:
+    """Returns polynomial-decay averaging with parameter γ ≥ 0.
+
+    The t-th of the checkpoints (counting the initial model as the first) enters with
+    weight (γ + 1) / (t + γ). γ = 0 is the mean of all checkpoints so far; a larger γ
+    puts more weight on later ones.
+
+    Args:
+      gamma: γ, a finite number that is not negative.
+
+    Example:
+      >>> pda(0).weights(3).tolist()
+      [0.25, 0.25, 0.25, 0.25]
+    """
+    _check_real("gamma", gamma)
+    if not 0 <= gamma < math.inf:
+        raise ValueError(f"gamma must be finite and at least 0; got {gamma!r}")
+    gamma = float(gamma)
+
+    def newest_weight(t: Any) -> Any:
+        # `t` counts from 0 here and from 1 in the formula.
+        return (gamma + 1.0) / (t + 1.0 + gamma)
+
+    return _moving(newest_weight, f"pda(gamma={gamma:g})")
+
+
+def starting_at(tau: int, averager: Averager) -> Averager:
+    """Returns `averager`, whose aggregate is used only from step τ on.
+
+    Before step τ the aggregate is the checkpoint itself. The averager sees every
+    checkpoint all along: from τ on, its aggregate is over all of θ_0 … θ_t, just as
+    if there had been no τ.
+
+    Args:
+      tau: The first step whose aggregate is used, at least 0.
+      averager: The averager to use from then on.
+
+    Example:
+      >>> starting_at(2, pda(0)).weights(1).tolist()
+      [0.0, 1.0]
+      >>> starting_at(2, pda(0)).weights(2).round(3).tolist()
+      [0.333, 0.333, 0.333]
+    """
+    _check_count("tau", tau, minimum=0)
+    tau = int(tau)
+
+    def init(theta: Structure) -> State:
+        return {"step": windows.counter(theta), "inner": averager.init(theta)}
+
+    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+        step = state["step"] + 1
+        inner, aggregate = averager.next(state["inner"], theta)
+        used = structure.cond(step >= tau, lambda: aggregate, lambda: theta)
+        return {"step": step, "inner": inner}, used
+
+    weights = None
+    if (inner_weights := averager.weights) is not None:
+
+        def weights(t: int) -> np.ndarray:
+            return _unit(t) if t < tau else inner_weights(t)
+
+    return Averager(init, next_, weights, f"{averager.name} from step {tau}")
+
+
+def fold(averager: Averager, checkpoints: Any) -> Any:
+    """Yields θ^AGG_0, θ^AGG_1, … for the checkpoints θ_0, θ_1, … of an iterable.
+
+    Example:
+      >>> [float(x) for x in fold(uta(2), [np.float32(v) for v in (1, 3, 5)])]
+      [1.0, 2.0, 4.0]
+    """
+    state: Any = None
+    for t, theta in enumerate(checkpoints):
+        if t == 0:
+            state, aggregate = averager.init(theta), theta
+        else:
+            state, aggregate = averager.next(state, theta)
+        yield aggregate
+
+
+def _moving(newest_weight: Callable[[Any], Any], name: str) -> Averager:
+    """The averager a_t = (1 - w_t) a_{t-1} + w_t θ_t with w_t = newest_weight(t)."""
+
+    def init(theta: Structure) -> State:
+        windows.check_floating(theta)
+        return {"step": windows.counter(theta), "average": theta}
+
+    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+        windows.check_alike(state["average"], theta)
+        step = state["step"] + 1
+        weight = newest_weight(structure.cast(step, np.float64))
+
+        def blend(old: Any, new: Any) -> Any:
+            dtype = structure.dtype_of(old)
+            # Both factors are rounded from the same double: rounding 1 - w after w
+            # had been rounded would lose the small weights of a long memory.
+            return old * structure.cast(1.0 - weight, dtype) + new * structure.cast(
+                weight, dtype
+            )
+
+        average = structure.map_leaves(blend, state["average"], theta)
+        return {"step": step, "average": average}, average
+
+    def weights(t: int) -> np.ndarray:
+        _check_count("t", t, minimum=0)
+        out = np.zeros(t + 1)
+        out[0] = 1.0
+        for i in range(1, t + 1):
+            weight = float(newest_weight(np.float64(i)))
+            out[:i] *= 1.0 - weight
+            out[i] = weight
+        return out
+
+    return Averager(init, next_, weights, name)
+
+
+def _unit(t: int) -> np.ndarray:
+    _check_count("t", t, minimum=0)
+    out = np.zeros(t + 1)
+    out[t] = 1.0
+    return out
+
+
+def _check_count(name: str, value: Any, minimum: int) -> None:
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < minimum:
+        raise ValueError(
+            f"{name} must be a whole number of at least {minimum}; got {value!r}"
+        )
+
+
+def _check_real(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be a number; got {value!r}")

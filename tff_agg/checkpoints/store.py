@@ -1,0 +1,414 @@
+"""The checkpoint store: every round's weights and state, safe against any crash.
+
+```
+folder/
+  manifests/000000012.json   structure, dtypes, shapes and digests of round 12
+  blobs/<digest>             one array each, shared by all manifests that name it
+```
+A save writes the arrays that are new, makes them durable, and only then puts the
+manifest in place with one rename: a process killed at any moment leaves the round
+either whole or absent. Removal goes the other way round: first the manifest, then the
+arrays that nothing names any more. What a crash leaves lying about is removed by the
+next process that saves. All files belong to their owner alone, because a state holds
+the secret seed of the noise.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import json
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_agg.checkpoints import blobs, manifests, retention
+from tff_agg.checkpoints.blobs import CorruptCheckpointError, StoreError
+
+_log = logging.getLogger(__name__)
+
+
+class MissingCheckpointError(StoreError, LookupError):
+    """There is no checkpoint of that round and name."""
+
+
+class Restored(NamedTuple):
+    """A checkpoint that was read back."""
+
+    round: int
+    value: Any
+    metadata: dict[str, Any]
+
+
+class CheckpointStore:
+    """Named nested structures of numpy arrays, by round.
+
+    Equal arrays are stored once, whichever checkpoint they are in. Any number of
+    processes may read while one (see `RunLock`) writes.
+
+    Example:
+      >>> store = CheckpointStore('run/checkpoints', keep_last={'state': 2})
+      >>> store.save(7, {'iterate': weights, 'state': state}, metadata={'seed': 1})
+      >>> store.rounds('iterate')
+      [7]
+      >>> store.load(7, 'iterate')
+      >>> restored = store.latest_valid('state')
+      >>> restored.round
+      7
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        keep_last: int | Mapping[str, int] | None = None,
+        keep_every: int | Mapping[str, int] | None = None,
+        *,
+        compress: bool = True,
+        threads: int = 2,
+    ):
+        """Opens a store; the folder is made by the first save.
+
+        Args:
+          folder: Where the store is.
+          keep_last: How many of the newest rounds stay: one number for all names or
+            one for each name. Names without any policy keep all rounds.
+          keep_every: Rounds divisible by this stay too; where only this is given, so
+            does the newest round.
+          compress: Whether arrays are compressed where it pays.
+          threads: How many threads digest, compress and write the arrays of a save.
+        """
+        self.folder = pathlib.Path(folder)
+        self._manifests = self.folder / "manifests"
+        self._blobs = blobs.BlobFolder(self.folder / "blobs", compress)
+        self._retention = retention.Retention(keep_last, keep_every)
+        self._threads = threads
+        # The writer's view: round -> name -> digests, and how many rounds use each.
+        self._written: _View | None = None
+        self._uses: collections.Counter[str] = collections.Counter()
+        # Only blobs that this process wrote may stand in for a new write: one that was
+        # damaged on the disk before must be written again.
+        self._known_good: set[str] = set()
+        self._names: dict[int, tuple[tuple, list[str]]] = {}
+
+    def save(
+        self,
+        round: int,
+        items: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Saves the structures `items` under a round, all together or not at all.
+
+        Where the round is there already, the names given now replace what it had and
+        its other names stay. Afterwards the policies remove what is too old.
+
+        Args:
+          round: The round's number, zero or more.
+          items: By name, nested dicts, OrderedDicts, lists and tuples of numpy arrays,
+            numbers, strings, bytes and None.
+          metadata: Anything that JSON can express, small.
+
+        Raises:
+          StoreError: The disk is full, the folder cannot be written to, and the like.
+            The checkpoints saved before are intact.
+          TypeError: A value cannot be stored; the message says where it is.
+        """
+        if isinstance(round, bool) or not isinstance(round, int | np.integer):
+            raise TypeError(f"round={round!r} must be an integer.")
+        if round < 0:
+            raise ValueError(f"round={round} must be zero or more.")
+        if not items:
+            raise ValueError("items is empty: a checkpoint needs at least one name.")
+        metadata = _plain_json(metadata)
+        with blobs.storing("save a checkpoint", self.folder):
+            self._writer_view()
+            self._write(int(round), items, metadata)
+            self._apply_policies(items)
+
+    def load(self, round: int, name: str) -> Any:
+        """Returns the structure saved under a round and name, checked.
+
+        Raises:
+          MissingCheckpointError: There is none.
+          CorruptCheckpointError: It is damaged; the message names the file.
+        """
+        return self._load(round, name).value
+
+    def metadata(self, round: int) -> dict[str, Any]:
+        """Returns the metadata saved with a round."""
+        return self._manifest(round)["metadata"]
+
+    def names(self, round: int) -> list[str]:
+        """Returns the names saved under a round."""
+        return list(self._manifest(round)["items"])
+
+    def rounds(self, name: str | None = None) -> list[int]:
+        """Returns the rounds (of a name) in order, without damaged manifests."""
+        found = []
+        for number in manifests.manifest_rounds(self._manifests):
+            try:
+                names = self._names_of(number)
+            except (CorruptCheckpointError, MissingCheckpointError):
+                continue
+            if name is None or name in names:
+                found.append(number)
+        return found
+
+    def iterate(
+        self, name: str, rounds: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields (round, structure) for the rounds asked for, one at a time."""
+        for number in self.rounds(name) if rounds is None else rounds:
+            yield int(number), self.load(number, name)
+
+    def latest_valid(
+        self,
+        name: str,
+        on_skip: Callable[[int, CorruptCheckpointError], None] | None = None,
+    ) -> Restored | None:
+        """Returns the newest checkpoint of a name that is whole, or None.
+
+        Args:
+          name: The name.
+          on_skip: Called with the round and the error for each newer one that is
+            damaged; without it they are logged as warnings.
+        """
+        for number in reversed(manifests.manifest_rounds(self._manifests)):
+            try:
+                return self._load(number, name)
+            except MissingCheckpointError:
+                continue
+            except CorruptCheckpointError as error:
+                if on_skip is not None:
+                    on_skip(number, error)
+                else:
+                    _log.warning("Round %d is skipped: %s", number, error)
+        return None
+
+    def collect_garbage(self) -> int:
+        """Removes what the policies let go and files that no checkpoint needs.
+
+        Saves do this by themselves; a save that broke off leaves it to the next one,
+        or to this. Only the process that writes may call it.
+
+        Returns:
+          How many arrays went.
+        """
+        with blobs.storing("collect garbage", self.folder):
+            self._written = None
+            before = len(self._blobs.digests())
+            if before:
+                view = self._writer_view()
+                self._apply_policies(
+                    sorted({n for names in view.values() for n in names})
+                )
+            return before - len(self._blobs.digests())
+
+    def size_bytes(self) -> int:
+        """Returns how many bytes the arrays take on the disk."""
+        paths = (self._blobs.path(d) for d in self._blobs.digests())
+        return sum(path.stat().st_size for path in paths)
+
+    def _load(self, number: int, name: str) -> Restored:
+        manifest = self._manifest(number)
+        if name not in manifest["items"]:
+            raise MissingCheckpointError(
+                f"Round {number} in {self.folder} has no {name!r}; it has "
+                f"{sorted(manifest['items'])}."
+            )
+        encoded = manifest["items"][name]
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+            pending = {
+                digest: pool.submit(self._blobs.read, digest)
+                for digest in dict.fromkeys(manifests.blobs_of(encoded))
+            }
+            shared: set[str] = set()
+
+            def get_blob(digest: str) -> np.ndarray:
+                plain = pending[digest].result()
+                # Two leaves with equal content are two arrays all the same.
+                again = digest in shared
+                shared.add(digest)
+                return plain.copy() if again else plain
+
+            try:
+                value = manifests.decode_structure(encoded, get_blob)
+            except (ValueError, KeyError, TypeError) as error:
+                path = manifests.manifest_path(self._manifests, number)
+                raise CorruptCheckpointError(path, f"is damaged: {error}") from error
+            except OSError as error:
+                raise StoreError(f"Cannot read round {number}: {error}") from error
+        return Restored(int(number), value, manifest["metadata"])
+
+    def _manifest(self, number: int) -> dict[str, Any]:
+        """Reads a round's manifest."""
+        path = manifests.manifest_path(self._manifests, int(number))
+        try:
+            return manifests.read_manifest(path)
+        except FileNotFoundError as error:
+            raise MissingCheckpointError(
+                f"There is no round {number} in {self.folder}."
+            ) from error
+        except OSError as error:
+            raise StoreError(f"Cannot read {path}: {error}.") from error
+
+    def _names_of(self, number: int) -> list[str]:
+        """Returns a round's names, read again only when the file has changed."""
+        path = manifests.manifest_path(self._manifests, number)
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(path)
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if number not in self._names or self._names[number][0] != stamp:
+                self._names[number] = stamp, list(self._manifest(number)["items"])
+            return self._names[number][1]
+        raise MissingCheckpointError(f"There is no round {number} in {self.folder}.")
+
+    def _writer_view(self) -> "_View":
+        """Reads all manifests and tidies up, once in the life of a writer."""
+        if self._written is not None:
+            return self._written
+        blobs.make_folder(self.folder)
+        for folder in (self._manifests, self._blobs.folder):
+            blobs.make_folder(folder)
+            blobs.remove_temporaries(folder)
+        blobs.sync_folder(self.folder)
+        written = {}
+        for number in manifests.manifest_rounds(self._manifests):
+            try:
+                written[number] = _digests_by_name(self._manifest(number))
+            except CorruptCheckpointError as error:
+                _log.warning("Round %d is lost: %s", number, error)
+        self._uses = collections.Counter()
+        for by_name in written.values():
+            self._uses.update(_union(by_name))
+        for digest in self._blobs.digests():
+            if not self._uses[digest]:
+                self._remove_blob(digest)
+        self._written = written
+        return written
+
+    def _write(self, number: int, items: Mapping[str, Any], metadata: dict) -> None:
+        """Writes new arrays, then the manifest; tidies up if it fails."""
+        temporaries: list[pathlib.Path] = []
+        new: dict[str, Any] = {}
+        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+            digests = _digest_all(items, pool)
+
+            def add_blob(value: Any) -> str:
+                digest = digests[id(value)]
+                if digest not in self._known_good:
+                    new.setdefault(digest, value)
+                return digest
+
+            encoded = {
+                name: manifests.encode_structure(structure, add_blob, f" {name!r}")
+                for name, structure in items.items()
+            }
+            known = number in self._writer_view()
+            kept = self._manifest(number)["items"] if known else {}
+            manifest = {
+                "round": number,
+                "metadata": metadata,
+                "items": {**kept, **encoded},
+            }
+            try:
+                futures = [
+                    pool.submit(self._blobs.stage, _contiguous(value), digest)
+                    for digest, value in new.items()
+                ]
+                concurrent.futures.wait(futures)
+                staged = [f.result() for f in futures if f.exception() is None]
+                temporaries += [temporary for temporary, _ in staged]
+                for future in futures:
+                    future.result()
+                self._blobs.publish(staged)
+                self._put(number, manifest)
+            except BaseException:
+                for temporary in temporaries:
+                    with contextlib.suppress(OSError):
+                        os.unlink(temporary)
+                # What is on the disk now is the truth: read it, and remove the arrays
+                # that were written for nothing.
+                self._written = None
+                with contextlib.suppress(OSError, StoreError):
+                    self._writer_view()
+                raise
+        self._known_good.update(new)
+
+    def _put(self, number: int, manifest: dict[str, Any]) -> None:
+        """Puts a manifest in place, or takes an empty one away; then frees arrays."""
+        path = manifests.manifest_path(self._manifests, number)
+        if manifest["items"]:
+            manifests.write_manifest(path, manifest)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            # The manifest must be gone for good before what it names goes.
+            blobs.sync_folder(self._manifests)
+        written = self._writer_view()
+        old = _union(written.pop(number, {}))
+        if manifest["items"]:
+            written[number] = _digests_by_name(manifest)
+        new = _union(written.get(number, {}))
+        self._uses.update(new - old)
+        self._uses.subtract(old - new)
+        for digest in old - new:
+            if self._uses[digest] <= 0:
+                self._remove_blob(digest)
+
+    def _remove_blob(self, digest: str) -> None:
+        self._known_good.discard(digest)
+        self._uses.pop(digest, None)
+        self._blobs.remove(digest)
+
+    def _apply_policies(self, names: Iterable[str]) -> None:
+        """Removes the rounds of these names that their policies let go."""
+        for name in names:
+            rounds = sorted(r for r, m in self._writer_view().items() if name in m)
+            for number in self._retention.dropped(name, rounds):
+                manifest = self._manifest(number)
+                del manifest["items"][name]
+                self._put(number, manifest)
+
+
+_View = dict[int, dict[str, frozenset[str]]]
+
+
+def _digests_by_name(manifest: dict[str, Any]) -> dict[str, frozenset[str]]:
+    items = manifest["items"].items()
+    return {name: frozenset(manifests.blobs_of(encoded)) for name, encoded in items}
+
+
+def _union(by_name: dict[str, frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*by_name.values())
+
+
+def _contiguous(value: Any) -> np.ndarray:
+    return np.ascontiguousarray(value).reshape(-1)
+
+
+def _digest(value: Any) -> str:
+    return blobs.digest_of(_contiguous(value).view(np.uint8))
+
+
+def _digest_all(items: Mapping[str, Any], pool) -> dict[int, str]:
+    """Digests every large leaf once, in parallel; by the identity of the leaf."""
+    found: dict[int, Any] = {}
+
+    def collect(value: Any) -> str:
+        found[id(value)] = value
+        return ""
+
+    for name, structure in items.items():
+        manifests.encode_structure(structure, collect, f" {name!r}")
+    return dict(zip(found, pool.map(_digest, found.values()), strict=True))
+
+
+def _plain_json(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns metadata as it will be read back."""
+    try:
+        return json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metadata must be plain JSON: {error}.") from error

@@ -1,0 +1,1 @@
+"""Everything between a task and a finished run folder."""

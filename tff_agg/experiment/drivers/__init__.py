@@ -1,0 +1,1 @@
+"""What the binaries of a task run."""

@@ -1,0 +1,169 @@
+"""What a search has found: table, files, picture, and what it means for privacy."""
+
+import csv
+import io
+import json
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from tff_agg import privacy
+from tff_agg.checkpoints import blobs
+from tff_agg.recycling import tuning
+
+
+def training_cost(
+    folders: Sequence[pathlib.Path], runs: int
+) -> privacy.SearchCost | None:
+    """Says what a choice among training runs means for their guarantee.
+
+    Args:
+      folders: The run folders; those without a privacy report tell nothing.
+      runs: How many runs were begun; it may be more than there are folders.
+
+    Returns:
+      The cost, or None where no folder has a privacy report.
+    """
+    found = [g for g in map(_guarantee, folders) if g is not None]
+    if not found:
+        return None
+    rhos, deltas = zip(*found, strict=True)
+    return privacy.training_search(max(rhos), min(deltas), runs)
+
+
+def inference_cost(
+    folders: Sequence[pathlib.Path], points: int
+) -> privacy.SearchCost | None:
+    """Says what a choice of inference aggregation means for the runs' guarantee.
+
+    Args:
+      folders: The folders of all runs whose checkpoints were read.
+      points: How many ways to aggregate were compared.
+
+    Returns:
+      The cost, or None unless every folder has a privacy report.
+    """
+    found = [_guarantee(folder) for folder in folders]
+    known = [g for g in found if g is not None]
+    if not known or len(known) < len(found):
+        return None
+    rhos, deltas = zip(*known, strict=True)
+    return privacy.inference_search(rhos, min(deltas), points)
+
+
+def _guarantee(folder: pathlib.Path) -> tuple[float, float] | None:
+    """Returns ρ (infinity without noise) and δ of a run's report, if it has one."""
+    path = folder / "privacy_report.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text("utf-8"))["guarantee"]
+    return math.inf if found["rho"] is None else found["rho"], found["delta"]
+
+
+def tell_runs(
+    folders: Sequence[pathlib.Path], out: str, cost: privacy.SearchCost | None
+) -> None:
+    """Adds the search to the privacy report of every run that it has looked at.
+
+    A search goes by the path of its journal as seen from the run's folder, so that the
+    same search is told again when both were moved together.
+    """
+    for folder in folders:
+        if cost is None or not (folder / "privacy_report.json").exists():
+            continue
+        name = os.path.relpath(pathlib.Path(out).resolve(), folder.resolve())
+        with blobs.storing("add the search to the privacy report", folder):
+            privacy.add_search(folder, f"{name}/journal.jsonl", cost)
+
+
+def write(
+    out: str,
+    choices: Sequence[tuning.Choice],
+    cost: privacy.SearchCost | None,
+) -> None:
+    """Writes trials.csv, choice.json, tuning.png and, where known, the privacy."""
+    folder = pathlib.Path(out)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["method", "parameter", "start", "validation", "chosen", "test"])
+    for choice in choices:
+        for (method, parameter, start), validation in choice.trials:
+            chosen = (method, parameter, start) == choice.best
+            shown = "" if parameter is None else parameter
+            test = choice.test if chosen and choice.test is not None else ""
+            writer.writerow([method, shown, start, validation, int(chosen), test])
+    blobs.write_file(folder / "trials.csv", text.getvalue().encode())
+    summary: dict[str, Any] = {
+        "choices": [
+            {
+                **choice.best._asdict(),
+                "validation": choice.validation,
+                "test": choice.test,
+                "looks_at_test": choice.looks,
+                "trials": len(choice.trials),
+                "failed": len(choice.failed),
+            }
+            for choice in choices
+        ]
+    }
+    if cost is not None:
+        summary["tuning"] = cost.to_json()
+        note = f"# What the search means for the guarantee\n\n{cost.paragraph}\n"
+        blobs.write_file(folder / "privacy_of_tuning.md", note.encode())
+    content = json.dumps(summary, indent=2) + "\n"
+    blobs.write_file(folder / "choice.json", content.encode())
+    draw(choices, folder / "tuning.png")
+
+
+def table(choices: Sequence[tuning.Choice]) -> str:
+    """Formats the choices for the terminal."""
+    from tff_agg.experiment import terminal
+
+    rows = [
+        [
+            choice.best.method,
+            "" if choice.best.parameter is None else f"{choice.best.parameter:g}",
+            choice.best.start,
+            terminal.percent(choice.validation, 3),
+            "" if choice.test is None else terminal.percent(choice.test, 3),
+            len(choice.trials),
+        ]
+        for choice in choices
+    ]
+    header = ["method", "parameter", "start", "validation %", "test %", "tried"]
+    return terminal.table(header, rows)
+
+
+def draw(choices: Sequence[tuning.Choice], path: pathlib.Path) -> None:
+    """Draws validation accuracy over the parameter, the chosen one marked."""
+    from tff_agg.experiment import figures
+
+    tuned = [c for c in choices if len(c.trials) > 1]
+    fixed = [c for c in choices if len(c.trials) == 1]
+    figure, axes = figures.new_figure(max(len(tuned), 1), width=3.4, height=3.6)
+    for axis, choice in zip(axes, tuned, strict=False):
+        for start in dict.fromkeys(t.candidate.start for t in choice.trials):
+            trials = [t for t in choice.trials if t.candidate.start == start]
+            names = [f"{t.candidate.parameter:g}" for t in trials]
+            values = [100 * t.validation for t in trials]
+            axis.plot(names, values, "o-", ms=3, label=f"τ = {start}")
+            if choice.best.start == start:
+                name = f"{choice.best.parameter:g}"
+                best = 100 * choice.validation
+                axis.plot([name], [best], "*", ms=14, mec="black", mew=0.6, mfc="gold")
+        axis.set_title(choice.best.method)
+        axis.tick_params(axis="x", rotation=90, labelsize=7)
+        axis.grid(alpha=0.3)
+        if choice.best.start or len({t.candidate.start for t in choice.trials}) > 1:
+            axis.legend(fontsize=7)
+    for axis in axes:
+        for colour, choice in zip(("0.4", "C3", "C4"), fixed, strict=False):
+            level = 100 * choice.validation
+            label = str(choice.best)
+            axis.axhline(level, color=colour, ls="--", lw=1, label=label)
+    if fixed:
+        axes[0].legend(fontsize=7)
+    axes[0].set_ylabel("validation accuracy (%)")
+    figures.save(figure, path)

@@ -1,0 +1,291 @@
+"""Clip, sum, add correlated noise, divide by the planned cohort size.
+
+The factory here is a `tff.aggregators` factory like any other. What it adds to TFF's
+own is that the noise comes from a `Mechanism`, its state is part of the process's
+state, and the plan's limits are kept inside the computation: a run can neither go on
+after the planned rounds nor aggregate more clients than the plan divides by.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_agg.learning.client_work import check_on_non_finite
+from tff_agg.learning.tracing import graph_computation
+
+# TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
+# seeded with 32 bits: few enough to try them all. The noise must be hidden better.
+_ENTROPY_FILE = "/dev/urandom"
+_ENTROPY_LINES = 8  # lines of 256 bytes on average
+
+
+class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
+    """Makes the aggregation of DP-FTRL in residual form, for one plan.
+
+    Each client's update is clipped to a global L2 norm of `plan.clip_norm`. Updates
+    are summed; `plan.noise_stddev` times this round's noise of `plan.mechanism` is
+    added; the result is divided by `plan.cohort_size`, whatever the actual number of
+    clients was, because the actual number must not leak into the scale of the noise.
+
+    The state holds the round and, unless `plan.noise_stddev` is 0, the mechanism's
+    state with its secret seed. Measurements (none of them private): `clients`,
+    `clipped_fraction`, `update_norm_mean` and `update_norm_max` before clipping,
+    `non_finite`, and `noise_stddev`, on the sum.
+
+    Attributes:
+      plan: Anything with `clip_norm`, `cohort_size`, `rounds`, `mechanism` and
+        `noise_stddev`.
+
+    Example:
+      >>> factory = DPFTRLSumFactory(plan, on_non_finite='drop')
+      >>> process = factory.create(tff.TensorType(np.float32, [10]))
+    """
+
+    def __init__(
+        self,
+        plan: Any,
+        *,
+        on_non_finite: str = "error",
+        noise_seed: Sequence[int] | None = None,
+    ):
+        """Initializes the factory.
+
+        Args:
+          plan: The plan of the run.
+          on_non_finite: `'error'` fails on the client whose update is not finite;
+            `'drop'` counts the update and sums zeros in its place.
+          noise_seed: Two integers of 64 bits, for tests. None, the default, draws a
+            fresh secret from the operating system in every call of `initialize`.
+        """
+        check_on_non_finite(on_non_finite)
+        check_plan(plan)
+        self.plan = plan
+        self._on_non_finite = on_non_finite
+        self._noise_seed = None if noise_seed is None else check_seed(noise_seed)
+
+    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Builds the aggregation process of updates of `value_type`."""
+        if not tff.types.is_structure_of_floats(value_type):
+            raise TypeError(
+                "value_type must be a tensor or a structure of tensors of floats, got "
+                f"{value_type}"
+            )
+        plan = self.plan
+        noisy = plan.noise_stddev > 0
+
+        @graph_computation()
+        def start():
+            state: OrderedDict[str, Any] = OrderedDict(round=tf.constant(0, tf.int64))
+            if noisy:
+                seed = self._noise_seed
+                like = _zeros(value_type)
+                state["noise"] = plan.mechanism.init(
+                    like, fresh_seed() if seed is None else tf.constant(seed, tf.int64)
+                )
+            return state
+
+        @graph_computation(value_type)
+        def clip(update):
+            return clip_update(update, plan.clip_norm, self._on_non_finite)
+
+        clipped_type, counts_type, norm_type = clip.type_signature.result
+
+        @graph_computation(
+            start.type_signature.result, clipped_type, counts_type, norm_type
+        )
+        def finish(state, total, counts, largest):
+            _check_limits(plan, state["round"], counts["clients"])
+            new_state = OrderedDict(round=state["round"] + 1)
+            if noisy:
+                new_state["noise"], noise = plan.mechanism.next(state["noise"], total)
+                total = tf.nest.map_structure(
+                    lambda x, z: x + z * tf.cast(plan.noise_stddev, z.dtype),
+                    total,
+                    noise,
+                )
+            mean = tf.nest.map_structure(
+                lambda x: x / tf.cast(plan.cohort_size, x.dtype), total
+            )
+            return new_state, mean, _measurements(plan, counts, largest)
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(start, tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+        )
+        def next_round(state, value):
+            clipped, counts, norm = tff.federated_map(clip, value)
+            new_state, mean, measurements = tff.federated_map(
+                finish,
+                (
+                    state,
+                    tff.federated_sum(clipped),
+                    tff.federated_sum(counts),
+                    tff.federated_max(norm),
+                ),
+            )
+            return tff.templates.MeasuredProcessOutput(new_state, mean, measurements)
+
+        return tff.templates.AggregationProcess(initialize, next_round)
+
+
+def clip_update(
+    update: Any, clip_norm: float, on_non_finite: str
+) -> tuple[Any, OrderedDict[str, tf.Tensor], tf.Tensor]:
+    """Scales an update down to a global L2 norm of `clip_norm` and counts what it did.
+
+    Args:
+      update: A structure of floating-point tensors.
+      clip_norm: The largest norm allowed; infinity clips nothing.
+      on_non_finite: `'error'` or `'drop'`.
+
+    Returns:
+      The clipped update; an `OrderedDict` of what is to be summed over clients:
+      `clients` (1), `clipped`, `non_finite` (0 or 1) and `norm`; and the norm before
+      clipping, as a tensor of its own for the maximum. An update that was dropped has
+      norm 0.
+
+    To be called eagerly or in a `tf.function`, which runs the assertion.
+
+    Example:
+      >>> clipped, counts, norm = clip_update([tf.constant([3.0, 4.0])], 1.0, 'error')
+      >>> clipped[0].numpy(), float(norm)
+      (array([0.6, 0.8], dtype=float32), 5.0)
+    """
+    leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(update)]
+    # Half the sum of squares, in one pass and without a squared copy. A NaN or an
+    # infinity anywhere makes it not finite; so do numbers whose squares overflow.
+    halves = [tf.cast(tf.nn.l2_loss(leaf), tf.float32) for leaf in leaves]
+    norm = tf.sqrt(2.0 * tf.add_n(halves))
+    finite = tf.math.is_finite(norm)
+    too_long = norm > clip_norm
+    scale = tf.where(too_long, clip_norm / norm, 1.0)
+    if on_non_finite == "error":
+        tf.debugging.Assert(
+            finite, ["the client's update is not finite; its norm is", norm]
+        )
+        clipped = [leaf * tf.cast(scale, leaf.dtype) for leaf in leaves]
+    else:
+        scale = tf.where(finite, scale, 0.0)
+        norm = tf.where(finite, norm, 0.0)
+        # Zero times NaN is zero here.
+        clipped = [
+            tf.math.multiply_no_nan(leaf, tf.cast(scale, leaf.dtype)) for leaf in leaves
+        ]
+    counts = OrderedDict(
+        clients=tf.constant(1, tf.int64),
+        clipped=tf.cast(finite & too_long, tf.int64),
+        non_finite=tf.cast(~finite, tf.int64),
+        norm=norm,
+    )
+    return tf.nest.pack_sequence_as(update, clipped), counts, norm
+
+
+def fresh_seed() -> tf.Tensor:
+    """Returns two secret int64 from the operating system, anew at every run of the op.
+
+    To be called eagerly or in a `tf.function`. Lines of the system's random device are
+    hashed to two words: eight lines carry thousands of random bits, more than enough.
+
+    Example:
+      >>> fresh_seed().shape
+      TensorShape([2])
+    """
+    lines = tf.data.TextLineDataset(_ENTROPY_FILE).take(_ENTROPY_LINES)
+    text = lines.reduce(tf.constant(""), lambda read, line: read + line)
+    words = []
+    for key in ([0x5EED, 1], [0x5EED, 2]):
+        # Buckets number below 2**63; the top bit is a hash's low one.
+        low = tf.strings.to_hash_bucket_strong(text, 2**63 - 1, key)
+        top = tf.strings.to_hash_bucket_strong(text, 2, [key[0], key[1] + 2])
+        words.append(tf.where(tf.equal(top, 1), -low - 1, low))
+    return tf.stack(words)
+
+
+def check_seed(seed: Sequence[int]) -> tuple[int, int]:
+    """Returns the seed as two signed integers of 64 bits, or raises."""
+    try:
+        words = [int(word) for word in seed]
+    except (TypeError, ValueError):
+        words = []
+    if len(words) != 2 or any(not -(2**63) <= word < 2**63 for word in words):
+        raise ValueError(f"noise_seed must be two integers of 64 bits, got {seed!r}")
+    return words[0], words[1]
+
+
+def check_plan(plan: Any) -> None:
+    """Raises unless the plan has what the process needs, in range."""
+    needed = ("clip_norm", "cohort_size", "rounds", "mechanism", "noise_stddev")
+    missing = [name for name in needed if not hasattr(plan, name)]
+    if missing:
+        raise TypeError(
+            f"plan must have {', '.join(needed)}; {type(plan)} lacks "
+            f"{', '.join(missing)}"
+        )
+    if not plan.clip_norm > 0:
+        raise ValueError(f"plan.clip_norm must be positive, got {plan.clip_norm!r}")
+    for name in ("cohort_size", "rounds"):
+        value = getattr(plan, name)
+        if isinstance(value, bool) or int(value) != value or value < 1:
+            raise ValueError(
+                f"plan.{name} must be a whole number of at least 1, got {value!r}"
+            )
+    if not (plan.noise_stddev >= 0 and math.isfinite(plan.noise_stddev)):
+        raise ValueError(
+            "plan.noise_stddev must be finite and not negative, got "
+            f"{plan.noise_stddev!r}"
+        )
+    limit = plan.mechanism.max_rounds if plan.noise_stddev else None
+    if limit is not None and limit < plan.rounds:
+        raise ValueError(
+            f"plan.mechanism serves {limit} rounds, plan.rounds is {plan.rounds}"
+        )
+
+
+def _check_limits(plan: Any, round_number: tf.Tensor, clients: tf.Tensor) -> None:
+    """The assertions that keep a run within its plan."""
+    tf.debugging.Assert(
+        round_number < plan.rounds,
+        [f"the plan ends after {plan.rounds} rounds; this is round", round_number],
+    )
+    tf.debugging.Assert(
+        clients <= plan.cohort_size,
+        [f"the plan is for at most {plan.cohort_size} clients; there were", clients],
+    )
+
+
+def _measurements(
+    plan: Any, counts: Any, largest: tf.Tensor
+) -> OrderedDict[str, tf.Tensor]:
+    """Turns counts summed over clients into what a round reports."""
+    clients = counts["clients"]
+    finite = clients - counts["non_finite"]
+
+    def over_finite(total):
+        return tf.math.divide_no_nan(
+            tf.cast(total, tf.float32), tf.cast(finite, tf.float32)
+        )
+
+    return OrderedDict(
+        clients=clients,
+        clipped_fraction=over_finite(counts["clipped"]),
+        update_norm_mean=over_finite(counts["norm"]),
+        # The maximum over no clients is the lowest number there is.
+        update_norm_max=tf.maximum(largest, 0.0),
+        non_finite=counts["non_finite"],
+        noise_stddev=tf.constant(plan.noise_stddev, tf.float32),
+    )
+
+
+def _zeros(value_type: tff.Type) -> Any:
+    """Zeros of a type, in its Python containers."""
+    return tff.types.structure_from_tensor_type_tree(
+        lambda t: tf.zeros(t.shape, t.dtype), value_type
+    )

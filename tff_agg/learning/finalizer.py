@@ -1,0 +1,238 @@
+"""The server's step, and the averaging of what it yields.
+
+The finalizer owns the iterate θ_t, the server momentum and the averager. What it hands
+back as the global model is the aggregate θ^AGG, so that clients train on it, and
+whoever asks the process for its model gets it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_agg.averaging import Averager
+from tff_agg.learning.tracing import graph_computation
+
+STEP_FROM_CHOICES = ("aggregate", "iterate")
+
+# TFF and the runtimes pay for every tensor of a state, however small, when they compile
+# a process and again in every round. A long window has thousands.
+MOST_LEAVES = 128
+# A leaf of at least so many numbers, and this part of a model, is not worth copying.
+LARGE_LEAF = 2**18
+LARGE_SHARE = 1 / 3
+
+
+def build_averaging_finalizer(
+    weights_type: tff.Type,
+    averager: Averager,
+    *,
+    learning_rate: float = 1.0,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    step_from: str = "aggregate",
+) -> tff.learning.templates.FinalizerProcess:
+    """Builds the finalizer: a momentum step, then the averager.
+
+    With g the aggregated update, m the momentum and θ the trainable weights,
+
+      m ← momentum · m + g
+      step ← learning_rate · m, with Nesterov learning_rate · (momentum · m + g)
+      θ_{t+1} ← θ^AGG_t − step (`step_from='aggregate'`) or θ_t − step (`'iterate'`)
+      θ^AGG_{t+1} ← averager.next(…, θ_{t+1})
+
+    Weights that are not trained are handed on unchanged.
+
+    Args:
+      weights_type: The type of `tff.learning.models.ModelWeights`.
+      averager: The aggregation of checkpoints.
+      learning_rate: The server's learning rate.
+      momentum: The server's momentum, in [0, 1).
+      nesterov: Whether the step looks ahead along the momentum.
+      step_from: Where the step starts.
+
+    Returns:
+      A `tff.learning.templates.FinalizerProcess`. Its state is a mapping of `iterate`
+      (θ_t), `momentum`, `averager` and `round`. It reports `update_norm`, the norm of
+      the aggregated update, noise included. Its `initialize` knows no model: the state
+      has to be replaced by `start_state(weights, …)` of the initial weights.
+
+    Raises:
+      ValueError: If an argument is out of range; the message names it.
+
+    Example:
+      >>> finalizer = build_averaging_finalizer(weights_type, uta(3), momentum=0.9)
+    """
+    check_step(learning_rate, momentum, nesterov, step_from)
+
+    @graph_computation()
+    def start():
+        zeros = tff.types.structure_from_tensor_type_tree(
+            lambda t: tf.zeros(t.shape, t.dtype), weights_type.trainable
+        )
+        return start_state(zeros, averager, momentum)
+
+    state_type = start.type_signature.result
+
+    @graph_computation(state_type, weights_type, weights_type.trainable)
+    def step(state, weights, update):
+        new_momentum, direction = _direction(
+            state["momentum"], update, momentum, nesterov
+        )
+        origin = weights.trainable if step_from == "aggregate" else state["iterate"]
+        iterate = tf.nest.map_structure(
+            lambda w, d: w - d * tf.cast(learning_rate, d.dtype), origin, direction
+        )
+        averager_state, aggregate = averager.next(state["averager"], iterate)
+        new_state = OrderedDict(
+            iterate=iterate,
+            momentum=new_momentum,
+            averager=averager_state,
+            round=state["round"] + 1,
+        )
+        measurements = OrderedDict(
+            update_norm=tf.linalg.global_norm(tf.nest.flatten(update))
+        )
+        new_weights = tff.learning.models.ModelWeights(aggregate, weights.non_trainable)
+        return new_state, new_weights, measurements
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_eval(start, tff.SERVER)
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(weights_type, tff.SERVER),
+        tff.FederatedType(weights_type.trainable, tff.SERVER),
+    )
+    def next_round(state, weights, update):
+        return tff.templates.MeasuredProcessOutput(
+            *tff.federated_map(step, (state, weights, update))
+        )
+
+    return tff.learning.templates.FinalizerProcess(initialize, next_round)
+
+
+def compact(averager: Averager, trainable_type: tff.Type) -> Averager:
+    """Returns the averager, on one vector for each dtype where it has many leaves.
+
+    The same aggregates come out. A window of 200 checkpoints of a model with 8 tensors
+    is a state of 200 tensors then and not of 1,600. Only averagers with `weights` are
+    changed: they treat all numbers of a model alike.
+
+    Args:
+      averager: Any averager.
+      trainable_type: The type of the structures it will be given.
+
+    Example:
+      >>> averager = compact(uta(200), weights_type.trainable)
+    """
+    shape_of = tff.types.structure_from_tensor_type_tree(
+        lambda t: tf.TensorSpec(t.shape, t.dtype), trainable_type
+    )
+    small = tf.nest.map_structure(
+        lambda s: np.zeros([], s.dtype.as_numpy_dtype), shape_of
+    )
+    leaves = tf.nest.flatten(averager.init(small))
+    if averager.weights is None or len(leaves) <= MOST_LEAVES:
+        return averager
+    flat = tf.nest.flatten(shape_of)
+    groups = _groups([(s.dtype.name, s.shape.num_elements()) for s in flat])
+
+    def pack(theta: Any) -> list[tf.Tensor]:
+        rows = [tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(theta)]
+        return [
+            tf.concat([rows[place] for place in group], axis=0)
+            if len(group) > 1
+            else rows[group[0]]
+            for group in groups
+        ]
+
+    def unpack(vectors: list[tf.Tensor]) -> Any:
+        found: list[Any] = [None] * len(flat)
+        for vector, group in zip(vectors, groups, strict=True):
+            sizes = [flat[place].shape.num_elements() for place in group]
+            parts = tf.split(vector, sizes) if len(group) > 1 else [vector]
+            for place, part in zip(group, parts, strict=True):
+                found[place] = tf.reshape(part, flat[place].shape)
+        return tf.nest.pack_sequence_as(shape_of, found)
+
+    def next_(state: Any, theta: Any) -> tuple[Any, Any]:
+        state, aggregate = averager.next(state, pack(theta))
+        return state, unpack(aggregate)
+
+    return averager._replace(init=lambda theta: averager.init(pack(theta)), next=next_)
+
+
+def _groups(leaves: list[tuple[str, int]]) -> list[list[int]]:
+    """Says which leaves, given by dtype and size, go into one vector.
+
+    A large leaf stays alone: putting it into a vector and taking it out again would be
+    two more passes over it, and several vectors keep several cores busy.
+    """
+    total = sum(size for _, size in leaves)
+    alone: list[list[int]] = []
+    together: dict[str, list[int]] = {}
+    for place, (dtype, size) in enumerate(leaves):
+        if size >= max(LARGE_LEAF, total * LARGE_SHARE):
+            alone.append([place])
+        else:
+            together.setdefault(dtype, []).append(place)
+    return alone + list(together.values())
+
+
+def start_state(
+    trainable: Any, averager: Averager, momentum: float
+) -> OrderedDict[str, Any]:
+    """Returns the finalizer's state before the first round.
+
+    Args:
+      trainable: θ_0, a structure of tensors.
+      averager: The averager of the process.
+      momentum: The server's momentum; without any, no buffer is kept for it.
+
+    Example:
+      >>> start_state([tf.zeros([2])], last(), momentum=0.0)['momentum']
+      ()
+    """
+    zeros = tf.nest.map_structure(tf.zeros_like, trainable) if momentum else ()
+    return OrderedDict(
+        iterate=trainable,
+        momentum=zeros,
+        averager=averager.init(trainable),
+        round=tf.constant(0, tf.int64),
+    )
+
+
+def check_step(
+    learning_rate: float, momentum: float, nesterov: bool, step_from: str
+) -> None:
+    """Raises if an argument of the server's step is out of range."""
+    if not 0 < learning_rate < float("inf"):
+        raise ValueError(
+            f"server_learning_rate must be positive and finite, got {learning_rate!r}"
+        )
+    if not 0 <= momentum < 1:
+        raise ValueError(f"server_momentum must be in [0, 1), got {momentum!r}")
+    if nesterov and not momentum:
+        raise ValueError("nesterov=True needs a server_momentum above 0, got 0")
+    if step_from not in STEP_FROM_CHOICES:
+        raise ValueError(
+            f"step_from must be one of {STEP_FROM_CHOICES}, got {step_from!r}"
+        )
+
+
+def _direction(
+    buffer: Any, update: Any, momentum: float, nesterov: bool
+) -> tuple[Any, Any]:
+    """Returns the new momentum and what the learning rate is multiplied with."""
+    if not momentum:
+        return (), update
+    roll: Callable[[Any, Any], Any] = lambda m, g: m * tf.cast(momentum, m.dtype) + g  # noqa: E731
+    rolled = tf.nest.map_structure(roll, buffer, update)
+    if not nesterov:
+        return rolled, rolled
+    return rolled, tf.nest.map_structure(roll, rolled, update)

@@ -1,0 +1,241 @@
+"""The DP-FTRL learning process that trains on aggregated checkpoints.
+
+`build_dp_ftrl_process` puts a client's work, the private aggregation and the averaging
+finalizer together with TFF's own composer. The result is an ordinary
+`tff.learning.templates.LearningProcess`, in MapReduce form, so that it runs wherever
+such processes run.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_agg import averaging
+from tff_agg.learning import aggregator as aggregators
+from tff_agg.learning import client_work, finalizer
+from tff_agg.learning.tracing import graph_computation
+
+
+def build_dp_ftrl_process(
+    model: Any,
+    *,
+    plan: Any,
+    averager: averaging.Averager | None = None,
+    client_optimizer: tff.learning.optimizers.Optimizer | float | None = None,
+    client_epochs: int = 1,
+    server_learning_rate: float = 1.0,
+    server_momentum: float = 0.0,
+    nesterov: bool = False,
+    step_from: str = "aggregate",
+    on_non_finite: str = "error",
+    noise_seed: Sequence[int] | None = None,
+) -> tff.learning.templates.LearningProcess:
+    """Builds federated DP-FTRL with training aggregation.
+
+    A round: the aggregate θ^AGG_t goes to the clients; each trains on its data and
+    returns its update, clipped to `plan.clip_norm`; updates are summed, this round's
+    correlated noise is added, the sum is divided by `plan.cohort_size`; the server
+    takes a momentum step to θ_{t+1}; the averager yields θ^AGG_{t+1}.
+
+    The state is a `LearningAlgorithmState`. Its `global_model_weights` is θ^AGG, so
+    that `process.get_model_weights(state)` is what clients are sent and what is to be
+    evaluated. `state.aggregator` holds the round and the noise, its secret seed
+    included: keep stored states readable by their owner only. `state.finalizer` holds
+    the iterate θ_t, the momentum, the averager's state and the round.
+
+    The computation keeps to the plan: it fails in a round beyond `plan.rounds`, and
+    with more than `plan.cohort_size` clients. Whether the clients of a run are chosen
+    as the plan assumes is the sampler's part. Metrics are those of the clients as they
+    are, without noise: publishing them is not covered by the plan.
+
+    Args:
+      model: A `tff.learning.models.FunctionalModel`, a function without arguments that
+        returns a `tff.learning.models.VariableModel` (for instance from a Keras
+        model), or a `LocalTrainer`.
+      plan: A `tff_agg.privacy.Plan`: clip norm, cohort size, rounds, mechanism, noise.
+      averager: The checkpoint aggregation of `tff_agg.averaging`; by default the last
+        checkpoint, which is plain DP-FTRL.
+      client_optimizer: Any of `tff.learning.optimizers`, or a learning rate. Not for a
+        `LocalTrainer`, which has its own.
+      client_epochs: How many times a client goes through its data.
+      server_learning_rate: The server's learning rate.
+      server_momentum: The server's momentum, in [0, 1).
+      nesterov: Whether the momentum is Nesterov's.
+      step_from: `'aggregate'`: θ_{t+1} = θ^AGG_t − step, as in Algorithm 1 of the
+        paper. `'iterate'`: θ_{t+1} = θ_t − step, with only the update computed at the
+        aggregate.
+      on_non_finite: `'error'`: a client whose update is NaN or infinite fails the
+        round. `'drop'`: it counts as an update of zeros; `non_finite` in the metrics
+        says how often.
+      noise_seed: Two integers of 64 bits, for tests. By default each call of
+        `initialize` draws a secret seed from the operating system.
+
+    Returns:
+      A `tff.learning.templates.LearningProcess`. `set_model_weights` sets θ_t and θ^AGG
+      alike and starts the averager anew at them; round, noise and momentum stay.
+
+    Raises:
+      TypeError: If `model`, `plan` or `client_optimizer` is not of the right kind.
+      ValueError: If a value is out of range; the message names the argument.
+
+    Example:
+      >>> process = build_dp_ftrl_process(
+      ...     model,
+      ...     plan=plan,
+      ...     averager=averaging.uta(3),
+      ...     client_optimizer=0.5,
+      ...     server_momentum=0.9,
+      ... )
+      >>> state = process.initialize()
+      >>> state, metrics = process.next(state, client_datasets)
+      >>> weights = process.get_model_weights(state)
+    """
+    averager = averaging.last() if averager is None else averager
+    finalizer.check_step(server_learning_rate, server_momentum, nesterov, step_from)
+    trainer = _trainer(model, client_optimizer, client_epochs)
+    initial_weights = tff.tensorflow.computation(trainer.initial_weights)
+    weights_type = initial_weights.type_signature.result
+    averager = finalizer.compact(averager, weights_type.trainable)
+    factory = aggregators.DPFTRLSumFactory(
+        plan, on_non_finite=on_non_finite, noise_seed=noise_seed
+    )
+    composed = tff.learning.templates.compose_learning_process(
+        initial_weights,
+        tff.learning.templates.build_broadcast_process(weights_type),
+        client_work.build_client_work(trainer, on_non_finite=on_non_finite),
+        tff.aggregators.as_weighted_aggregator(factory).create(
+            weights_type.trainable, tff.TensorType(np.float32)
+        ),
+        finalizer.build_averaging_finalizer(
+            weights_type,
+            averager,
+            learning_rate=server_learning_rate,
+            momentum=server_momentum,
+            nesterov=nesterov,
+            step_from=step_from,
+        ),
+    )
+    return _starting_at_the_model(composed, averager)
+
+
+def _starting_at_the_model(
+    composed: tff.learning.templates.LearningProcess, averager: averaging.Averager
+) -> tff.learning.templates.LearningProcess:
+    """Makes iterate and averager start at the model's own weights.
+
+    A finalizer is initialized without the model, and a model may be initialized at
+    random: θ_0 has to be taken from the composed state, where it is known once.
+    """
+    state_type = composed.initialize.type_signature.result.member
+
+    def at_weights(state, weights):
+        restarted = finalizer.start_state(weights.trainable, averager, momentum=0.0)
+        kept = state.finalizer
+        return state._replace(
+            global_model_weights=weights,
+            finalizer=type(kept)(
+                iterate=restarted["iterate"],
+                momentum=kept["momentum"],
+                averager=restarted["averager"],
+                round=kept["round"],
+            ),
+        )
+
+    set_model_weights = graph_computation(state_type, state_type.global_model_weights)(
+        at_weights
+    )
+
+    @graph_computation(state_type)
+    def start(state):
+        return at_weights(state, state.global_model_weights)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_map(start, composed.initialize())
+
+    return tff.learning.templates.LearningProcess(
+        initialize,
+        composed.next,
+        composed.get_model_weights,
+        set_model_weights,
+        get_hparams_fn=composed.get_hparams,
+        set_hparams_fn=composed.set_hparams,
+    )
+
+
+def _trainer(
+    model: Any, client_optimizer: Any, client_epochs: int
+) -> client_work.LocalTrainer:
+    """Makes a trainer of a model, or takes the one that was given."""
+    if isinstance(model, client_work.LocalTrainer):
+        if client_optimizer is not None or client_epochs != 1:
+            raise ValueError(
+                "client_optimizer and client_epochs are for models; a LocalTrainer has "
+                f"its own. Leave them out (got {client_optimizer!r}, {client_epochs!r})"
+            )
+        return model
+    epochs_are_whole = isinstance(client_epochs, int) and client_epochs >= 1
+    if isinstance(client_epochs, bool) or not epochs_are_whole:
+        raise ValueError(
+            f"client_epochs must be a whole number of at least 1, got {client_epochs!r}"
+        )
+    if client_optimizer is None:
+        raise ValueError(
+            "client_optimizer must be an optimizer of tff.learning.optimizers or a "
+            "learning rate, got None"
+        )
+    return client_work.trainer_from_model(model, client_optimizer, client_epochs)
+
+
+def aggregate(state: Any) -> Any:
+    """Returns the trainable weights of θ^AGG_t, the model that clients are sent.
+
+    Example:
+      >>> aggregate(process.initialize())
+    """
+    return state.global_model_weights.trainable
+
+
+def iterate(state: Any) -> Any:
+    """Returns the trainable weights of θ_t, the checkpoint the server stepped to.
+
+    Example:
+      >>> iterate(process.initialize())
+    """
+    return state.finalizer["iterate"]
+
+
+def with_noise_seed(state: Any, seed: Sequence[int]) -> Any:
+    """Returns a fresh state with another secret seed for its noise.
+
+    Args:
+      state: A state before its first round.
+      seed: Two integers of 64 bits. Whoever knows them can take the noise off again.
+
+    Raises:
+      ValueError: If the seed is not a pair of such integers, the run has begun (its
+        noise is correlated over rounds and must go on with its seed), or the state's
+        process adds no noise.
+
+    Example:
+      >>> state = with_noise_seed(process.initialize(), seed=(1, 2))
+    """
+    seed = aggregators.check_seed(seed)
+    if "noise" not in state.aggregator:
+        raise ValueError("state belongs to a process without noise: it has no seed")
+    if (played := int(state.aggregator["round"])) != 0:
+        raise ValueError(
+            f"the noise seed can be set before the first round only; state is after "
+            f"{played} rounds"
+        )
+    noise = type(state.aggregator["noise"])(state.aggregator["noise"])
+    old = noise["seed"]
+    noise["seed"] = (
+        tf.constant(seed, tf.int64) if tf.is_tensor(old) else np.array(seed, np.int64)
+    )
+    changed = type(state.aggregator)(state.aggregator)
+    changed["noise"] = noise
+    return state._replace(aggregator=changed)

@@ -1,0 +1,1 @@
+"""Uses of stored checkpoints: aggregation at inference, tuning, uncertainty."""

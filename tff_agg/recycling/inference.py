@@ -1,0 +1,298 @@
+"""Inference aggregation: several checkpoints of one run make one prediction.
+
+Either their parameters are averaged (EMA, UTA, PDA: one model to run) or their outputs
+are combined: OPA averages the predicted distributions of the last k checkpoints, OMV
+takes the majority of their predicted labels. All of it is post-processing of what
+private training has released, and costs no privacy.
+
+Nothing here knows the model. `load(round)` gives a checkpoint's weights (for example
+`functools.partial(store.load, name='iterate')`), `predict(weights, examples)` gives
+scores. "The last k checkpoints" are the last k that the store has.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_agg import averaging, structure
+from tff_agg.recycling.outputs import OutputScores, Predictions, aggregate_outputs
+
+__all__ = [
+    "Grid",
+    "OutputScores",
+    "Predictions",
+    "Score",
+    "aggregate_outputs",
+    "ema_baseline",
+    "evaluate",
+    "fold_averagers",
+    "tail_means",
+]
+
+Weights = Any
+Load = Callable[[int], Weights]
+Progress = Callable[[str, int, int], None]
+
+
+class Score(NamedTuple):
+    """How one method with one parameter does at one round.
+
+    Attributes:
+      method: 'last', 'EMA_baseline', 'EMA_inf', 'UTA_inf', 'PDA', 'OPA' or 'OMV', or
+        the name of an averager of your own.
+      parameter: β, k or γ; None where there is none.
+      round: The newest checkpoint that was used.
+      correct: How many predictions were right.
+      total: Of how many.
+    """
+
+    method: str
+    parameter: float | int | None
+    round: int
+    correct: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right predictions."""
+        return self.correct / self.total if self.total else float("nan")
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Which methods to evaluate, with which parameters.
+
+    Attributes:
+      uta: The k of UTA_inf.
+      outputs: The k of OPA and OMV, which share their forward passes.
+      ema: The β of EMA_inf.
+      ema_convention: What β means: 'decay' is the weight of the old average (as the
+        customary 0.9999 does), 'weight' is that of the newest checkpoint.
+      ema_warm_up: Whether the decay is at most (1 + t) / (10 + t) in step t.
+      pda: The γ of PDA.
+      baseline: Whether to include EMA_baseline: β = 0.9999, untuned.
+      averagers: Further averagers, by name.
+
+    Example:
+      >>> Grid(uta=(3, 5), ema=(0.95,)).methods()
+      [('UTA_inf', 3), ('UTA_inf', 5), ('EMA_inf', 0.95), ('EMA_baseline', None)]
+    """
+
+    uta: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    ema: tuple[float, ...] = ()
+    ema_convention: str = "decay"
+    ema_warm_up: bool = True
+    pda: tuple[float, ...] = ()
+    baseline: bool = True
+    averagers: Mapping[str, averaging.Averager] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def __post_init__(self):
+        for name in ("uta", "outputs"):
+            for k in getattr(self, name):
+                if int(k) != k or k < 1:
+                    raise ValueError(f"{name}: {k!r} must be a whole number from 1.")
+        if self.ema_convention not in ("decay", "weight"):
+            raise ValueError(
+                f"ema_convention={self.ema_convention!r} must be 'decay' or 'weight'."
+            )
+
+    def methods(self) -> list[tuple[str, float | int | None]]:
+        """Lists (method, parameter), without the last checkpoint itself."""
+        found: list[tuple[str, float | int | None]] = [("UTA_inf", k) for k in self.uta]
+        for method in ("OPA", "OMV"):
+            found += [(method, k) for k in self.outputs]
+        return found + list(self.folded())
+
+    def folded(self) -> dict[tuple[str, float | int | None], averaging.Averager]:
+        """Returns what is folded over all checkpoints, by (method, parameter)."""
+        found: dict[tuple[str, float | int | None], averaging.Averager] = {}
+        for beta in self.ema:
+            keywords: dict[str, Any] = {self.ema_convention: beta}
+            found["EMA_inf", beta] = averaging.ema(**keywords, warm_up=self.ema_warm_up)
+        if self.baseline:
+            found["EMA_baseline", None] = ema_baseline()
+        for gamma in self.pda:
+            found["PDA", gamma] = averaging.pda(gamma)
+        for name, averager in self.averagers.items():
+            found[name, None] = averager
+        return found
+
+
+def ema_baseline() -> averaging.Averager:
+    """Returns the moving average of earlier work: decay 0.9999, warmed up, not tuned.
+
+    Example:
+      >>> ema_baseline().name
+      'ema(decay=0.9999, warm_up)'
+    """
+    return averaging.ema(decay=0.9999, warm_up=True)
+
+
+def fold_averagers(
+    averagers: Mapping[Any, averaging.Averager],
+    checkpoints: Iterable[tuple[int, Weights]],
+    rounds: Iterable[int],
+) -> Iterator[tuple[int, Any, Weights]]:
+    """Runs several averagers over the checkpoints together, in one pass.
+
+    Args:
+      averagers: By any key.
+      checkpoints: (round, weights) in order, such as `store.iterate('iterate')`.
+      rounds: At which rounds the aggregates are wanted.
+
+    Yields:
+      (round, key, aggregate). In memory are the averagers' states and one checkpoint;
+      a UTA's state holds its window, see `tail_means` for a way without.
+
+    Example:
+      >>> thetas = [(t, np.float32(t)) for t in range(4)]
+      >>> means = fold_averagers({'mean': averaging.pda(0)}, thetas, rounds=[1, 3])
+      >>> [(t, key, float(value)) for t, key, value in means]
+      [(1, 'mean', 0.5), (3, 'mean', 1.5)]
+    """
+    wanted = set(rounds)
+    states: dict[Any, Any] = {}
+    for number, theta in checkpoints:
+        for key, averager in averagers.items():
+            if key not in states:
+                states[key], aggregate = averager.init(theta), theta
+            else:
+                states[key], aggregate = averager.next(states[key], theta)
+            if number in wanted:
+                yield number, key, aggregate
+        wanted.discard(number)
+        if not wanted:
+            return
+    raise ValueError(f"rounds {sorted(wanted)} are not among the checkpoints.")
+
+
+def tail_means(
+    load: Load, members: Sequence[int], end: int, ks: Iterable[int]
+) -> Iterator[tuple[int, Weights]]:
+    """Yields UTA's mean of the last k checkpoints up to a round, for every k at once.
+
+    Goes backwards from `end` with one running sum in double precision, so that memory
+    does not depend on k, and every checkpoint is read once. Where fewer than k
+    checkpoints exist, all of them are averaged.
+
+    Args:
+      load: Returns a round's weights.
+      members: The rounds that have a checkpoint, in order.
+      end: The newest checkpoint to use; one of `members`.
+      ks: The window lengths.
+
+    Example:
+      >>> [(k, float(mean)) for k, mean in tail_means(np.float32, range(9), 8, [1, 3])]
+      [(1, 8.0), (3, 7.0)]
+    """
+    newest = position_of(members, end)
+    wanted = sorted(set(ks))
+    total: list[np.ndarray] | None = None
+    for depth in range(1, min(wanted[-1], newest + 1) + 1 if wanted else 1):
+        theta = load(members[newest - depth + 1])
+        leaves = structure.leaves(theta)
+        if total is None:
+            total = [np.array(leaf, np.float64) for leaf in leaves]
+        else:
+            for running, leaf in zip(total, leaves, strict=True):
+                running += leaf
+        at_start = depth == newest + 1
+        for k in [k for k in wanted if k == depth or (at_start and k > depth)]:
+            means = [
+                (running / depth).astype(structure.dtype_of(leaf))
+                for running, leaf in zip(total, leaves, strict=True)
+            ]
+            yield k, structure.pack(theta, means)
+
+
+def position_of(members: Sequence[int], round_number: int) -> int:
+    """Returns where a round is among the members."""
+    try:
+        return list(members).index(round_number)
+    except ValueError:
+        raise ValueError(
+            f"round {round_number} has no checkpoint; there are {len(members)} of them"
+            + (f" from {members[0]} to {members[-1]}." if len(members) else ".")
+        ) from None
+
+
+def evaluate(
+    load: Load,
+    members: Sequence[int],
+    rounds: Sequence[int],
+    grid: Grid,
+    *,
+    score: Callable[[Weights], tuple[int, int]],
+    predict: Callable[[Weights, Any], Predictions] | None = None,
+    examples: Sequence[Any] | np.ndarray = (),
+    classes: int = 0,
+    positions_per_example: int = 1,
+    memory_budget: int = 1 << 30,
+    on_progress: Progress | None = None,
+) -> list[Score]:
+    """Evaluates the last checkpoint and every method of a grid, at any rounds.
+
+    Args:
+      load: Returns a round's weights.
+      members: The rounds that have a checkpoint, in order.
+      rounds: Where to evaluate; each one of `members`.
+      grid: The methods and their parameters.
+      score: `score(weights)` runs one model on all examples: (correct, total).
+      predict: For OPA and OMV, see `aggregate_outputs`; so are the next four.
+      examples: The examples for `predict`.
+      classes: The number of classes.
+      positions_per_example: The most predictions that one example asks for.
+      memory_budget: In bytes, for OPA and OMV.
+      on_progress: Called with a stage's name, the steps done and the steps in all.
+
+    Returns:
+      One score for each method, parameter and round, the last checkpoint first.
+    """
+    rounds = sorted(set(rounds))
+    for number in rounds:
+        position_of(members, number)
+    report = on_progress or (lambda stage, done, total: None)
+    scores = []
+    folded = grid.folded()
+    total = len(rounds) * (1 + len(grid.uta) + len(folded))
+    done = 0
+
+    def run(method: str, parameter: Any, number: int, weights: Weights) -> None:
+        nonlocal done
+        scores.append(Score(method, parameter, number, *score(weights)))
+        done += 1
+        report("models", done, total)
+
+    for number in rounds:
+        run("last", None, number, load(number))
+        for k, mean in tail_means(load, members, number, grid.uta):
+            run("UTA_inf", k, number, mean)
+    if folded and rounds:
+        stream = ((m, load(m)) for m in members)
+        for number, (method, parameter), mean in fold_averagers(folded, stream, rounds):
+            run(method, parameter, number, mean)
+    if grid.outputs and rounds:
+        if predict is None:
+            raise ValueError("predict is needed for OPA and OMV (grid.outputs).")
+        found = aggregate_outputs(
+            load,
+            members,
+            rounds,
+            grid.outputs,
+            predict,
+            examples,
+            classes=classes,
+            positions_per_example=positions_per_example,
+            memory_budget=memory_budget,
+            on_progress=lambda done, total: report("outputs", done, total),
+        )
+        scores += [
+            Score(method, k, number, correct, found.total)
+            for (method, number, k), correct in found.correct.items()
+        ]
+    return scores
