@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from stackoverflow.model import lstm, metrics, packing
 from stackoverflow.model import next_word as model
+from tff_agg.recycling.outputs import Predictions
 
 # Rows in one pass: enough that the LSTM's products are no longer thin.
 _ROWS = 256
@@ -107,6 +108,28 @@ def predict_scores(
                 targets=targets[part].numpy(),
                 positions=places[part].numpy() + np.array([start, 0], np.int32),
             )
+
+
+def predictions(
+    config: model.ModelConfig, weights: Sequence[Any], rows: np.ndarray
+) -> Predictions:
+    """Returns the distributions of `predict_scores` at once, in the order of the words.
+
+    The order does not depend on the portions that rows were worked on in.
+    """
+    parts = list(predict_scores(config, weights, rows))
+    count = sum(len(part.targets) for part in parts)
+    scores = np.empty((count, config.num_ids), np.float32)
+    targets = np.empty(count, np.int32)
+    places = np.concatenate([np.zeros((0, 2), int), *(p.positions for p in parts)])
+    order = np.empty(count, int)
+    order[np.lexsort((places[:, 1], places[:, 0]))] = np.arange(count)
+    start = 0
+    for part in parts:
+        here = order[start : start + len(part.targets)]
+        scores[here], targets[here] = part.probabilities, part.targets
+        start += len(here)
+    return Predictions(scores, targets)
 
 
 def _cores() -> int:

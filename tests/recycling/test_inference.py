@@ -14,6 +14,7 @@ import pytest
 from tff_agg import averaging
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.recycling import inference, outputs
+from tff_agg.recycling.metrics import OutputJudge
 from tff_agg.recycling.outputs import Predictions, aggregate_outputs
 
 CLASSES = 6
@@ -91,14 +92,16 @@ def test_outputs_equal_the_naive_computation_exactly(
     assert found.total == scores.shape[1]
     assert found.targets is not None
     np.testing.assert_array_equal(found.targets, targets)
-    assert set(found.correct) == {
+    assert set(found.values) == {
         (method, end, k) for method in ("OPA", "OMV") for end in ends for k in ks
     }
     naive = {"OPA": naive_opa, "OMV": naive_omv}
     for (method, end, k), labels in found.labels.items():
         expected = naive[method](scores, numbers.index(end), k)
         np.testing.assert_array_equal(labels, expected, err_msg=f"{method} {end} {k}")
-        assert found.correct[method, end, k] == np.sum(expected == targets)
+        assert found.values[method, end, k] == {
+            "accuracy": np.mean(expected == targets)
+        }
 
 
 def test_every_checkpoint_runs_once_for_all_methods_and_ks():
@@ -371,7 +374,7 @@ def test_evaluate_scores_every_method_at_every_round(store):
 
     def score(weights):
         weights_seen.append(weights)
-        return int(abs(weights["w"].sum()) * 100), 10_000
+        return {"size": float(abs(weights["w"].sum()))}
 
     grid = inference.Grid(
         uta=(2, 3),
@@ -399,13 +402,11 @@ def test_evaluate_scores_every_method_at_every_round(store):
     # OPA and OMV of one checkpoint are that checkpoint.
     alone = (scores[24].argmax(axis=1) == targets).sum()
     for method in ("OPA", "OMV"):
-        assert by_key[method, 1, 24].correct == alone
-        assert by_key[method, 1, 24].total == 12
-        assert by_key[method, 1, 24].accuracy == alone / 12
-    assert by_key["mine", None, 24].correct == by_key["last", None, 24].correct
+        assert by_key[method, 1, 24].values == {"accuracy": alone / 12}
+    assert by_key["mine", None, 24].values == by_key["last", None, 24].values
     expected = inference.tail_means(load, members, 24, [3])
     ((_, mean),) = list(expected)
-    assert by_key["UTA_inf", 3, 24].correct == int(abs(mean["w"].sum()) * 100)
+    assert by_key["UTA_inf", 3, 24].values == {"size": abs(mean["w"].sum())}
     assert [p for p in progress if p[0] == "models"][-1] == ("models", 14, 14)
     assert [p for p in progress if p[0] == "outputs"][-1][1:] == (8, 8)
 
@@ -438,9 +439,7 @@ def test_the_baseline_is_the_untuned_average_of_earlier_work():
 def test_rounds_without_a_checkpoint_are_refused(store):
     load = functools.partial(store.load, name="iterate")
     with pytest.raises(ValueError, match="round 99"):
-        inference.evaluate(
-            load, range(25), [99], inference.Grid(), score=lambda w: (0, 1)
-        )
+        inference.evaluate(load, range(25), [99], inference.Grid(), score=lambda w: {})
     with pytest.raises(ValueError, match="99"):
         aggregate_outputs(
             load,
@@ -453,7 +452,7 @@ def test_rounds_without_a_checkpoint_are_refused(store):
         )
     with pytest.raises(ValueError, match="predict"):
         inference.evaluate(
-            load, range(25), [9], inference.Grid(outputs=(2,)), score=lambda w: (0, 1)
+            load, range(25), [9], inference.Grid(outputs=(2,)), score=lambda w: {}
         )
 
 
@@ -467,3 +466,32 @@ def test_the_library_does_not_load_tensorflow():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_metric_that_is_no_count_is_judged_over_all_portions():
+    """AUC needs all scores at once; a vote over labels would mean nothing."""
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, 2, 40)
+    chances = rng.uniform(size=(5, 40))
+    scores = np.stack([1 - chances, chances], axis=-1).astype(np.float32)
+
+    def ranks(parts):
+        value = np.concatenate([part[0] for part in parts])
+        target = np.concatenate([part[1] for part in parts])
+        above = value[target == 1][:, None] > value[target == 0]
+        return {"auc_loss": 1 - above.mean()}
+
+    judge = OutputJudge(
+        lambda total, count, targets: (total[:, 1] / count, targets), None, ranks
+    )
+    arguments = (range(5), [4], [1, 3], predictor(scores, targets), np.arange(40))
+    found = aggregate_outputs(
+        np.float32, *arguments, classes=2, judge=judge, memory_budget=1000
+    )
+    assert found.portions > 1
+    assert set(found.values) == {("OPA", 4, 1), ("OPA", 4, 3)}
+    mean = scores[2:, :, 1].astype(np.float64).mean(axis=0)
+    expected = 1 - (mean[targets == 1][:, None] > mean[targets == 0]).mean()
+    assert found.values["OPA", 4, 3]["auc_loss"] == pytest.approx(expected)
+    grid = inference.Grid(outputs=(1, 3), votes=False, baseline=False)
+    assert grid.methods() == [("OPA", 1), ("OPA", 3)]

@@ -10,18 +10,21 @@ import pytest
 from absl import flags
 
 from benchmarks import one_pass
-from stackoverflow import evaluate, tune, uncertainty
+from stackoverflow.task import StackOverflow
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import averaging
-from tff_agg.experiment import runs as recycling
+from tff_agg.experiment.drivers import evaluate, tune, uncertainty
+from tff_agg.experiment.runs import Run, open_runs
 from tff_agg.recycling import inference, tuning
+from tff_agg.recycling.metrics import Metric
 
 _SENTENCES = 60
+METRICS = [metric.name for metric in StackOverflow.metrics]
 
 
 def naive_labels(run, rows):
     """Scores [rounds, positions, ids] and targets, one model at a time."""
-    predict = recycling.predictor(run.sizes)
+    predict = run.task.predictor()
     found = [predict(run.load(t), rows) for t in run.rounds()]
     return np.stack([f.scores for f in found]).astype(np.float64), found[0].targets
 
@@ -34,28 +37,27 @@ def test_evaluate_equals_the_naive_computation(runs, tmp_path):
         runs=runs[:2],
         out=str(tmp_path),
         grid=grid,
-        sentences=_SENTENCES,
+        examples=_SENTENCES,
         span=6,
         every=3,
         memory_budget=1 << 20,
     )
-    summary = evaluate.run(config)
+    summary = evaluate.run(StackOverflow, config)
     rows = read_csv(tmp_path / "scores.csv")
     methods = len(grid.methods()) + 1
     assert len(rows) == 2 * 3 * methods
     assert {row["round"] for row in rows} == {"2", "5", "8"}
     found = {
-        (row["run"], row["method"], row["parameter"], int(row["round"])): (
-            int(row["correct"]),
-            int(row["total"]),
-        )
+        (row["run"], row["method"], row["parameter"], int(row["round"])): {
+            name: float(row[name]) for name in METRICS if row[name]
+        }
         for row in rows
     }
     distinct = set()
     for folder in runs[:2]:
-        run = recycling.Run.open(folder)
-        examples = run.rows("heldout", _SENTENCES)
-        score = recycling.scorer(run.sizes, examples)
+        run = Run.open(StackOverflow, folder)
+        examples = rows_of(run, "heldout", _SENTENCES)
+        score = run.scorer("heldout", _SENTENCES)
         scores, targets = naive_labels(run, examples)
         for t in (2, 5, 8):
             expected = {
@@ -72,28 +74,35 @@ def test_evaluate_equals_the_naive_computation(runs, tmp_path):
             for k in (1, 3, 20):
                 window = scores[max(0, t - k + 1) : t + 1]
                 right = int((window.mean(axis=0).argmax(axis=1) == targets).sum())
-                expected["OPA", str(k)] = right, len(targets)
+                expected["OPA", str(k)] = {"accuracy": right / len(targets)}
             expected["OMV", "1"] = expected["OPA", "1"]
             for (method, parameter), value in expected.items():
                 assert found[folder, method, parameter, t] == value, (method, t)
-                distinct.add(value)
+                distinct.add(value["accuracy"])
             # One checkpoint alone: forward passes and the evaluator agree.
-            assert expected["OPA", "1"] == expected["last", ""]
+            alone, last = expected["OPA", "1"], expected["last", ""]
+            assert alone["accuracy"] == last["accuracy"]
+            assert 0 <= last["accuracy_with_oov"] <= 1 and last["loss"] > 0
     assert len(distinct) > 5  # The comparison could have failed.
     assert (tmp_path / "accuracy.png").stat().st_size > 5000
     assert len(summary) == methods
     last = next(row for row in summary if row["method"] == "last")
-    values = [found[folder, "last", "", 8] for folder in runs[:2]]
-    assert last["mean"] == pytest.approx(np.mean([c / n for c, n in values]))
-    assert last["spread"] == pytest.approx(np.std([c / n for c, n in values], ddof=1))
-    assert "UTA_inf" in evaluate.table(summary)
+    for name in METRICS:
+        values = [found[folder, "last", "", 8][name] for folder in runs[:2]]
+        assert last[name] == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+    assert next(row for row in summary if row["method"] == "OPA")["loss"] is None
+    assert "UTA_inf" in evaluate.table(summary, StackOverflow.metrics)
+
+
+def rows_of(run, split, sentences):
+    return run.task.flat_sample(run.task.fixed_sample(split, sentences))
 
 
 def mean_of(weights):
-    return [
-        np.mean([np.float64(w[i]) for w in weights], axis=0).astype(np.float32)
-        for i in range(8)
-    ]
+    return {
+        name: np.mean([np.float64(w[name]) for w in weights], axis=0).astype(np.float32)
+        for name in weights[0]
+    }
 
 
 def fold(averager, run, t):
@@ -102,12 +111,12 @@ def fold(averager, run, t):
 
 
 def test_predictions_come_in_the_order_of_the_words(runs):
-    run = recycling.Run.open(runs[0])
-    rows = run.rows("heldout", 20)
-    predict = recycling.predictor(run.sizes)
+    run = Run.open(StackOverflow, runs[0])
+    rows = rows_of(run, "heldout", 20)
+    predict = run.task.predictor()
     whole = predict(run.load(3), rows)
     real = rows[:, 1:]
-    words = (real > 0) & (real <= run.sizes.vocab_size)
+    words = (real > 0) & (real <= run.task.sizes.vocab_size)
     np.testing.assert_array_equal(whole.targets, real[words])
     parts = [predict(run.load(3), rows[i : i + 7]) for i in range(0, 20, 7)]
     np.testing.assert_array_equal(
@@ -116,42 +125,56 @@ def test_predictions_come_in_the_order_of_the_words(runs):
     np.testing.assert_allclose(
         np.concatenate([part.scores for part in parts]), whole.scores, rtol=1e-5
     )
-    assert predict(run.load(3), rows[:0]).scores.shape == (0, run.sizes.num_ids)
+    assert predict(run.load(3), rows[:0]).scores.shape == (0, run.task.classes)
 
 
 def test_runs_of_several_kinds_get_a_panel_each(runs, token_store, tmp_path):
     other = write_run(tmp_path / "uta", token_store, seed=9, averager="uta")
     config = evaluate.EvaluateConfig(
-        runs=(*runs[:2], other), out=str(tmp_path / "out"), sentences=20
+        runs=(*runs[:2], other), out=str(tmp_path / "out"), examples=20
     )
-    summary = evaluate.run(config)
+    summary = evaluate.run(StackOverflow, config)
     assert {row["kind"] for row in summary} == {"averager=last", "averager=uta"}
-    assert "averager=uta" in evaluate.table(summary)
+    assert "averager=uta" in evaluate.table(summary, StackOverflow.metrics)
 
 
 def test_test_data_chooses_no_parameter_for_the_picture():
     summary = [
-        {"kind": "a", "method": "OMV", "parameter": 2, "mean": 0.1},
-        {"kind": "a", "method": "OMV", "parameter": 3, "mean": 0.2},
+        {"kind": "a", "method": "OMV", "parameter": 2, "x": (0.1, 0.0)},
+        {"kind": "a", "method": "OMV", "parameter": 3, "x": (0.2, 0.0)},
     ]
-    assert evaluate.shown_parameters(summary, "heldout") == {("a", "OMV"): 3}
-    assert evaluate.shown_parameters(summary, "test") == {("a", "OMV"): 2}
+    high, low = Metric("x"), Metric("x", higher_is_better=False)
+    assert evaluate.shown_parameters(summary, high, "heldout") == {("a", "OMV"): 3}
+    assert evaluate.shown_parameters(summary, low, "heldout") == {("a", "OMV"): 2}
+    assert evaluate.shown_parameters(summary, high, "test") == {("a", "OMV"): 2}
 
 
 def test_what_is_no_run_or_not_alike_is_refused(runs, token_store, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config.json"):
-        recycling.open_runs([str(tmp_path)])
+        open_runs(StackOverflow, [str(tmp_path)])
     with pytest.raises(ValueError, match="no run folders"):
-        recycling.open_runs([])
+        open_runs(StackOverflow, [])
     odd = tmp_path / "odd"
     shutil.copytree(runs[0], odd)
     config = json.loads((odd / "config.json").read_text())
     (odd / "config.json").write_text(json.dumps(config | {"lstm_size": 6}))
     with pytest.raises(ValueError, match="other sizes"):
-        recycling.open_runs([runs[0], str(odd)])
+        open_runs(StackOverflow, [runs[0], str(odd)])
     (odd / "config.json").write_text(json.dumps(config | {"store_fingerprint": "x"}))
     with pytest.raises(ValueError, match="other data"):
-        recycling.open_runs([str(odd)])
+        open_runs(StackOverflow, [str(odd)])
+
+
+def test_a_run_of_before_weights_had_names_is_read(token_store, tmp_path):
+    new = write_run(tmp_path / "new", token_store, seed=1)
+    old = write_run(
+        tmp_path / "old", token_store, seed=1, named=False, validation_sentences=33
+    )
+    one, other = (Run.open(StackOverflow, folder) for folder in (new, old))
+    assert other.config.validation_examples == 33
+    for name, value in one.load(5).items():
+        np.testing.assert_array_equal(other.load(5)[name], value)
+    assert list(other.load(5)) == list(one.load(5)) == list(one.task.shapes)
 
 
 def test_uncertainty_compares_both_estimators(runs, tmp_path):
@@ -160,18 +183,18 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
         out=str(tmp_path),
         sizes=(2, 4, 50),
         repeats=3,
-        sentences=30,
+        examples=30,
         memory_budget=1 << 19,
     )
     progress = []
-    found = uncertainty.run(config, lambda *a: progress.append(a))
+    found = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
     assert found.sizes == (2, 4)
     assert found.independent.shape == found.checkpoints.shape == (3, 2)
     assert progress[-1][1] == progress[-1][2] > 3 * 2 * 4  # In several portions.
     # With all four runs the order does not matter: a naive computation says the same.
-    opened = [recycling.Run.open(folder) for folder in runs]
-    examples = opened[0].rows("heldout", 30)
-    predict = recycling.predictor(opened[0].sizes)
+    opened = [Run.open(StackOverflow, folder) for folder in runs]
+    examples = rows_of(opened[0], "heldout", 30)
+    predict = opened[0].task.predictor()
     scores = np.stack([predict(run.load(8), examples).scores for run in opened])
     scores = scores.astype(np.float64)
     best = scores.mean(axis=0).argmax(axis=1)
@@ -189,8 +212,8 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
 
 def test_uncertainty_refuses_what_it_cannot_compare(runs, token_store, tmp_path):
     def compare(**changes):
-        given = {"runs": runs, "out": str(tmp_path), "sentences": 10, **changes}
-        uncertainty.compare(uncertainty.UncertaintyConfig(**given))
+        given = {"runs": runs, "out": str(tmp_path), "examples": 10, **changes}
+        uncertainty.compare(StackOverflow, uncertainty.UncertaintyConfig(**given))
 
     with pytest.raises(ValueError, match="sizes"):
         compare(sizes=(5, 10))
@@ -228,7 +251,7 @@ def test_a_binary_from_the_command_line(runs, tmp_path):
 
 def parsed(define, *arguments):
     values = flags.FlagValues()
-    define(values)
+    define(StackOverflow, values)
     values(["binary", *arguments])
     return values
 
@@ -244,7 +267,7 @@ def test_flags_become_configurations():
         "--memory_mb=2",
         "--span=30",
     )
-    assert evaluate.config_from_flags(values) == evaluate.EvaluateConfig(
+    assert evaluate.config_from_flags(StackOverflow, values) == evaluate.EvaluateConfig(
         runs=("a", "b"),
         out="results/evaluate",
         grid=inference.Grid(
@@ -254,13 +277,15 @@ def test_flags_become_configurations():
         memory_budget=2 << 20,
     )
     values = parsed(uncertainty.define_flags, "--runs=a", "--sizes=2,4", "--level=0.9")
-    assert uncertainty.config_from_flags(values) == uncertainty.UncertaintyConfig(
+    assert uncertainty.config_from_flags(
+        StackOverflow, values
+    ) == uncertainty.UncertaintyConfig(
         runs=("a",), out="results/uncertainty", sizes=(2, 4), level=0.9
     )
     values = parsed(tune.define_flags, "--runs=a", "--out=o")
-    assert tune.inference_config_from_flags(values) == tune.InferenceConfig(
-        runs=("a",), out="o", grid=tune.paper_grid()
-    )
+    assert tune.inference_config_from_flags(
+        StackOverflow, values
+    ) == tune.InferenceConfig(runs=("a",), out="o", grid=tune.paper_grid())
     assert tune.paper_grid().uta == tune.paper_grid().outputs == tuning.KS
     values = parsed(
         tune.define_flags,
@@ -277,7 +302,7 @@ def test_one_pass_and_the_naive_way_give_the_same_labels():
     study = one_pass.Study(
         checkpoints=6,
         ks=(2, 3, 6),
-        sentences=12,
+        examples=12,
         vocab_size=30,
         embedding_size=4,
         lstm_size=5,

@@ -1,6 +1,7 @@
 """The search from the command's configuration to its files and the runs' reports."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -11,18 +12,19 @@ import sys
 import pytest
 from absl import flags
 
-from stackoverflow import evaluate, train, tune
 from stackoverflow.data.token_store import TokenStore
+from stackoverflow.task import StackOverflow
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
-from tff_agg.experiment import config as configs
+from tff_agg.experiment import flag_fields
 from tff_agg.experiment import process_cache as workshops
-from tff_agg.experiment import runs as recycling
-from tff_agg.experiment.drivers import train as training
+from tff_agg.experiment.drivers import evaluate, train, tune
+from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
 from tff_agg.recycling.tuning import Candidate
 
+tune_training = functools.partial(tune.tune_training, StackOverflow)
 _SENTENCES = 60
 _GRID = inference.Grid(uta=(2, 4, 50), outputs=(2, 5), ema=(0.5, 0.9))
 
@@ -72,16 +74,16 @@ def test_inference_picks_on_validation_and_tests_once(own_runs, tmp_path, monkey
     splits = []
     real = evaluate.evaluate_runs
 
-    def spy(config, on_progress=None):
+    def spy(task_class, config, on_progress=None):
         splits.append((config.split, config.grid.methods()))
-        return real(config, on_progress)
+        return real(task_class, config, on_progress)
 
     monkeypatch.setattr(evaluate, "evaluate_runs", spy)
     out = tmp_path / "out"
     config = tune.InferenceConfig(
-        runs=own_runs, out=str(out), grid=_GRID, sentences=_SENTENCES
+        runs=own_runs, out=str(out), grid=_GRID, examples=_SENTENCES
     )
-    choices = tune.tune_inference(config)
+    choices = tune.tune_inference(StackOverflow, config)
     # k = 50 is beyond the nine checkpoints.
     assert [len(c.trials) for c in choices.values()] == [1, 2, 2, 2, 2, 1]
     assert [s for s, _ in splits] == ["heldout"] + ["test"] * 6
@@ -109,7 +111,7 @@ def test_inference_picks_on_validation_and_tests_once(own_runs, tmp_path, monkey
     # The same search again looks at nothing and says nothing new.
     before = files_of(tmp_path)
     splits.clear()
-    assert tune.tune_inference(config) == choices
+    assert tune.tune_inference(StackOverflow, config) == choices
     assert splits == [] and files_of(tmp_path) == before
 
 
@@ -122,12 +124,13 @@ def test_inference_over_one_run_is_post_processing_and_counts_every_point(
 
     def search(**grid):
         tune.tune_inference(
+            StackOverflow,
             tune.InferenceConfig(
                 runs=(run,),
                 out=str(tmp_path / "out"),
                 grid=inference.Grid(**grid, baseline=False),
-                sentences=20,
-            )
+                examples=20,
+            ),
         )
         return report_of(run)
 
@@ -149,7 +152,7 @@ def test_a_report_that_cannot_be_written_is_told(own_runs, tmp_path, monkeypatch
         runs=own_runs[:1],
         out=str(tmp_path / "out"),
         grid=inference.Grid(uta=(2,)),
-        sentences=20,
+        examples=20,
     )
 
     def full(*arguments):
@@ -157,7 +160,7 @@ def test_a_report_that_cannot_be_written_is_told(own_runs, tmp_path, monkeypatch
 
     monkeypatch.setattr(privacy, "add_search", full)
     with pytest.raises(blobs.StoreError, match=r"privacy report.*disk is full"):
-        tune.tune_inference(config)
+        tune.tune_inference(StackOverflow, config)
     assert (tmp_path / "out" / "choice.json").exists()
 
 
@@ -181,7 +184,7 @@ def search_of(tmp_path, **changes):
         "averager": "uta",
         "parameters": (2, 3, 5),
         "train_flags": ("--rounds=4",),
-        "sentences": _SENTENCES,
+        "examples": _SENTENCES,
     }
     return tune.TrainingConfig(**(values | changes))
 
@@ -192,25 +195,26 @@ def test_training_runs_each_point_and_tests_the_chosen_one_once(
     config = search_of(tmp_path, starts=(0, 4))
     log: list = []
     said = []
-    choice = tune.tune_training(
-        config, fake_training(token_store, log), lambda *a: said.append(a)
+    choice = tune_training(
+        config,
+        fake_training(token_store, log),
+        lambda *a: said.append(a),
     )
     assert len(log) == 6 and len(said) == 6
     assert len(choice.trials) == 6 and not choice.failed
     assert choice.best.method == "UTA_tr" and choice.looks == 1
     # Two kinds of sentences: six times validation, then the test sample of one model.
     assert looks == ["heldout"] * 12 + ["test"] * 2
-    run = recycling.Run.open(config.folder(choice.best))
-    score = recycling.scorer(run.sizes, run.rows("test", _SENTENCES))
-    correct, total = score(run.load(4, "aggregate"))
-    assert choice.test == correct / total
+    run = Run.open(StackOverflow, config.folder(choice.best))
+    score = run.scorer("test", _SENTENCES)
+    assert choice.test == score(run.load(4, "aggregate"))["accuracy"]
     rows = read_csv(tmp_path / "trials.csv")
     assert [row["test"] for row in rows if row["test"]] == [str(choice.test)]
     # Again: nothing runs, no data are drawn, nothing differs.
     before = files_of(tmp_path)
     log.clear()
     looks.clear()
-    assert tune.tune_training(config, fake_training(token_store, log)) == choice
+    assert tune_training(config, fake_training(token_store, log)) == choice
     assert log == [] and looks == [] and files_of(tmp_path) == before
 
 
@@ -220,16 +224,16 @@ def test_a_search_with_failed_trials_goes_on_before_it_tests(
     config = search_of(tmp_path)
     log: list = []
     failing = fake_training(token_store, log, fail_on="5")
-    choice = tune.tune_training(config, failing)
+    choice = tune_training(config, failing)
     assert len(choice.trials) == 2 and len(choice.failed) == 1
     assert choice.test is None and "test" not in looks
     assert (
         json.loads((tmp_path / "choice.json").read_text())["choices"][0]["test"] is None
     )
     assert {row["test"] for row in read_csv(tmp_path / "trials.csv")} == {""}
-    assert "UTA_tr" in tune.reports.table([choice])
+    assert "UTA_tr" in tune.reports.table([choice], StackOverflow.metrics[0])
     log.clear()
-    again = tune.tune_training(config, fake_training(token_store, log))
+    again = tune_training(config, fake_training(token_store, log))
     assert [c[-3] for c in log] == ["--k=5"]
     assert len(again.trials) == 3 and not again.failed and again.test is not None
     assert looks.count("test") == 2  # One sample, of two kinds of sentences.
@@ -240,8 +244,8 @@ def test_the_report_of_every_trial_says_how_many_runs_were_looked_at(
 ):
     config = search_of(tmp_path)
     log: list = []
-    tune.tune_training(config, fake_training(token_store, log, fail_on="5"))
-    tune.tune_training(config, fake_training(token_store, log))
+    tune_training(config, fake_training(token_store, log, fail_on="5"))
+    tune_training(config, fake_training(token_store, log))
     # Three points, one of them in two attempts.
     cost = privacy.training_search(0.5, 1e-6, runs=4)
     summary = json.loads((tmp_path / "choice.json").read_text())
@@ -264,14 +268,14 @@ def test_a_search_that_is_broken_off_has_told_the_trials_so_far(token_store, tmp
         train_one(command)
 
     with pytest.raises(KeyboardInterrupt):
-        tune.tune_training(config, breaking)
+        tune_training(config, breaking)
     for folder in config.folders():
         assert report_of(folder)[0]["../../journal.jsonl"]["runs"] == 2
 
 
 def test_runs_without_noise_are_counted_too(token_store, tmp_path):
     config = search_of(tmp_path, parameters=(2, 3))
-    tune.tune_training(config, fake_training(token_store, [], noise_multiplier=0.0))
+    tune_training(config, fake_training(token_store, [], noise_multiplier=0.0))
     for folder in config.folders():
         searches, page = report_of(folder)
         assert searches["../../journal.jsonl"]["runs"] == 2
@@ -281,16 +285,10 @@ def test_runs_without_noise_are_counted_too(token_store, tmp_path):
 def in_process(command, workshop):
     """Runs a trial's command as the binary does, flags and all."""
     values = flags.FlagValues()
-    train.define_config_flags(values)
-    flags.DEFINE_string("out", None, "", flag_values=values)
+    train.define_flags(StackOverflow, values)
     values(command[2:])
-    fields = {
-        name: value
-        for name, value in values.flag_values_dict().items()
-        if name in configs.TrainConfig.__dataclass_fields__
-    }
-    config = configs.TrainConfig(**fields)
-    return training.run(config, values.out, workshop=workshop)
+    config = flag_fields.read(StackOverflow.Config, values)
+    return train.run(StackOverflow(config), values.out, workshop=workshop)
 
 
 @pytest.mark.slow
@@ -303,14 +301,14 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
             f"--store={token_store}",
             "--rounds=3",
             "--clients_per_round=2",
-            "--max_sentences=8",
+            "--max_examples=8",
             "--embedding_size=4",
             "--lstm_size=5",
             "--noise_multiplier=1",
             "--validation_sentences=20",
             "--test_sentences=20",
         ),
-        sentences=20,
+        examples=20,
     )
     log: list = []
     with contextlib.closing(workshops.Workshop()) as workshop:
@@ -322,7 +320,7 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
             assert looks.count("test") == before == 0
             assert outcome.test == {"iterate": {}, "aggregate": {}}
 
-        choice = tune.tune_training(config, run_command)
+        choice = tune_training(config, run_command)
         assert len(log) == 2 and choice.test is not None
         assert looks.count("test") == 2  # One sample, of two kinds of sentences.
         assert list(tmp_path.rglob("test.csv")) == []
@@ -351,12 +349,12 @@ def test_the_command_of_a_trial():
         out="o", averager="ema", parameters=(0.95,), train_flags=("--epsilon=8",)
     )
     assert config.grid() == [Candidate("EMA_tr", 0.95, 0)]
-    assert config.command(config.grid()[0]) == [
+    assert config.command("stackoverflow", config.grid()[0]) == [
         sys.executable,
         "-m",
         "stackoverflow.train",
         "--epsilon=8",
-        "--test_sentences=0",
+        "--test_examples=0",
         "--averager=ema",
         "--ema_decay=0.95",
         "--start_round=0",

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from tff_agg.recycling import tuning
+from tff_agg.recycling.metrics import Metric
 from tff_agg.recycling.tuning import Candidate, Journal, Trial
 
 
@@ -187,3 +188,25 @@ def test_a_journal_of_another_setting_is_refused(tmp_path):
     Journal(path, {"split": "heldout", "runs": ["a"]})
     with pytest.raises(ValueError, match="split: 'heldout' → 'test'"):
         Journal(path, {"split": "test", "runs": ["a"]})
+
+
+def test_a_loss_is_tuned_downwards():
+    low, high = (
+        tuning.Trial(Candidate("UTA_inf", 2), 0.1),
+        tuning.Trial(Candidate("UTA_inf", 3), 0.2),
+    )
+    worst = tuning.Trial(Candidate("UTA_inf", 5), float("nan"))
+    loss = Metric("auc_loss", higher_is_better=False)
+    assert tuning.pick([worst, high, low], loss) == low
+    assert tuning.pick([worst, low, high]) == high
+
+
+def test_a_journal_of_before_metrics_had_names_goes_on(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    lines = [
+        {"kind": "settings", "settings": {}},
+        {"kind": "trial", "candidate": ["UTA_inf", 3, 0], "accuracy": 0.25},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    journal = tuning.Journal(path)
+    assert journal.values("trial") == {Candidate("UTA_inf", 3): 0.25}

@@ -5,17 +5,21 @@ import json
 
 import numpy as np
 
-from stackoverflow.model import next_word as model
+from stackoverflow.data.token_store import TokenStore
+from stackoverflow.model import next_word
 from tff_agg import averaging, noise, privacy
 from tff_agg.checkpoints import CheckpointStore
-from tff_agg.experiment import runs as recycling
 
-_CONFIG = {"embedding_size": 4, "lstm_size": 5, "rounds": 8, "averager": "last"}
+_CONFIG = {"embedding_size": 4, "lstm_size": 5, "rounds": 8}
 
 
-def write_run(folder, store, seed, noise_multiplier=1.0, **changes):
-    """Writes what training leaves behind: weights that wander, with a bias to learn."""
-    config = {**_CONFIG, "seed": seed, "store": store, **changes}
+def write_run(folder, store, seed, noise_multiplier=1.0, named=True, **changes):
+    """Writes what training leaves behind: weights that wander, with a bias to learn.
+
+    Without names, the weights are stored as before they had any.
+    """
+    config = {**_CONFIG, "noise_multiplier": noise_multiplier, "seed": seed}
+    config |= {"store": store, "averager": "last", **changes}
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     plan = privacy.Plan(
@@ -26,12 +30,12 @@ def write_run(folder, store, seed, noise_multiplier=1.0, **changes):
         noise_multiplier=noise_multiplier,
     )
     privacy.write_report(folder, plan)
-    data = recycling.TokenStore.open(store)
-    sizes = model.ModelConfig(
+    data = TokenStore.open(store)
+    sizes = next_word.ModelConfig(
         vocab_size=len(data.vocabulary.words), embedding_size=4, lstm_size=5
     )
     rng = np.random.default_rng(seed)
-    theta = [np.asarray(w) for w in model.initial_weights(sizes, seed)]
+    theta = [np.asarray(w) for w in next_word.initial_weights(sizes, seed)]
     # The most frequent words have the lowest ids: a bias makes accuracies differ.
     theta[7] = theta[7] - 0.1 * np.arange(len(theta[7]), dtype=np.float32)
     checkpoints = CheckpointStore(folder / "checkpoints")
@@ -43,7 +47,13 @@ def write_run(folder, store, seed, noise_multiplier=1.0, **changes):
                 for w in theta
             ]
             state, mean = averaging.uta(3).next(state, theta)
-        checkpoints.save(t, {"iterate": theta, "aggregate": mean})
+        items = {"iterate": theta, "aggregate": mean}
+        if named:
+            items = {
+                key: dict(zip(next_word.WEIGHT_NAMES, value, strict=True))
+                for key, value in items.items()
+            }
+        checkpoints.save(t, items)
     return str(folder)
 
 

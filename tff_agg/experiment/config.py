@@ -1,12 +1,14 @@
 """The configuration of a training run: one frozen object, from which all parts follow.
 
-Every field is a flag of `python -m stackoverflow.train`. The object is written to the
-run's folder as it is, and a run goes on only under the very same configuration.
+Every field is a flag of a task's binary `train`. The object is written to the run's
+folder as it is, and a run goes on only under the very same configuration. A task adds
+fields of its own by inheriting from `TrainConfig`.
 """
 
 import dataclasses
 import typing
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from tff_agg import averaging, noise, privacy
 
@@ -15,10 +17,32 @@ MECHANISMS = ("identity", "tree", "honaker", "banded", "blt", "dense")
 SCHEDULES = ("linear", "cosine", "step", "constant")
 
 
-def _field(default: Any, text: str, choices: tuple[str, ...] | None = None) -> Any:
-    """A field with what its flag says about it."""
+def field(
+    default: Any,
+    text: str,
+    choices: tuple[str, ...] | None = None,
+    *,
+    at_least: int | None = None,
+    in_process: bool = True,
+) -> Any:
+    """Makes a field of a configuration, with what its flag says about it.
+
+    Args:
+      default: The default value.
+      text: The help text of the flag.
+      choices: The values allowed, for names.
+      at_least: The smallest value allowed; None stands for 0 where it is a number.
+      in_process: Whether the value enters the compiled training process. Runs that
+        differ only in fields outside of it share one process.
+    """
     return dataclasses.field(
-        default=default, metadata={"help": text, "choices": choices}
+        default=default,
+        metadata={
+            "help": text,
+            "choices": choices,
+            "at_least": at_least,
+            "in_process": in_process,
+        },
     )
 
 
@@ -27,87 +51,115 @@ class TrainConfig:
     """What a training run is, in full; the defaults are the paper's at ε = 18.9.
 
     Example:
-      >>> TrainConfig(store='data/so', averager='uta', k=3).build_averager().name
+      >>> TrainConfig(noise_multiplier=1.0, averager='uta', k=3).build_averager().name
       'uta(k=3)'
     """
 
-    # Data.
-    store: str = _field("", "folder of the prepared token store")
-    seed: int = _field(0, "seed of sampling, shuffling and initial weights")
-    rounds: int = _field(2000, "training rounds")
-    clients_per_round: int = _field(100, "clients in each round")
-    max_sentences: int = _field(256, "sentences of a client used in a round, at most")
-    # Model.
-    embedding_size: int = _field(96, "width of the embedding")
-    lstm_size: int = _field(670, "units of the LSTM")
+    # What the fields of earlier versions are called now, for old run folders and for
+    # the flags of the same names.
+    renamed: ClassVar[dict[str, str]] = {}
+
+    seed: int = field(
+        0, "seed of sampling, shuffling and initial weights", in_process=False
+    )
+    rounds: int = field(2000, "training rounds", at_least=1)
+    clients_per_round: int = field(100, "clients in each round", at_least=1)
     # Optimisers.
-    batch_size: int = _field(16, "sentences in a client's step")
-    local_epochs: int = _field(1, "passes of a client over its sentences")
-    client_learning_rate: float = _field(1.0, "learning rate of the clients' SGD")
-    server_learning_rate: float = _field(0.5, "learning rate of the server")
-    server_momentum: float = _field(0.95, "momentum of the server, 0 for none")
-    nesterov: bool = _field(False, "whether the server's momentum is Nesterov's")
+    batch_size: int = field(16, "examples in a client's step", at_least=1)
+    local_epochs: int = field(1, "passes of a client over its examples", at_least=1)
+    client_learning_rate: float = field(1.0, "learning rate of the clients' SGD")
+    server_learning_rate: float = field(0.5, "learning rate of the server")
+    server_momentum: float = field(0.95, "momentum of the server, 0 for none")
+    nesterov: bool = field(False, "whether the server's momentum is Nesterov's")
     # Aggregation of checkpoints in training.
-    averager: str = _field("last", "what is broadcast", AVERAGERS)
-    k: int = _field(3, "uta: how many checkpoints are averaged")
-    ema_weight: float | None = _field(None, "ema: weight of the newest checkpoint")
-    ema_decay: float | None = _field(None, "ema: weight of the old average")
-    ema_warm_up: bool = _field(True, "ema: forget the first checkpoints sooner")
-    gamma: float = _field(1.0, "pda: γ, the weight of later checkpoints")
-    start_round: int = _field(0, "τ: the first step whose aggregate is broadcast")
-    step_from: str = _field(
+    averager: str = field("last", "what is broadcast", AVERAGERS)
+    k: int = field(3, "uta: how many checkpoints are averaged", at_least=1)
+    ema_weight: float | None = field(None, "ema: weight of the newest checkpoint")
+    ema_decay: float | None = field(None, "ema: weight of the old average")
+    ema_warm_up: bool = field(True, "ema: forget the first checkpoints sooner")
+    gamma: float = field(1.0, "pda: γ, the weight of later checkpoints")
+    start_round: int = field(0, "τ: the first step whose aggregate is broadcast")
+    step_from: str = field(
         "aggregate", "where the server's step starts", ("aggregate", "iterate")
     )
     # Privacy.
-    clip_norm: float = _field(1.0, "L2 norm that a client's update is clipped to")
-    noise_multiplier: float | None = _field(
+    clip_norm: float = field(1.0, "L2 norm that a client's update is clipped to")
+    noise_multiplier: float | None = field(
         None, "noise relative to clip norm times the mechanism's whole sensitivity"
     )
-    epsilon: float | None = _field(
+    epsilon: float | None = field(
         None, "instead of the noise multiplier: find the one that gives this ε"
     )
-    delta: float = _field(1e-6, "δ of the guarantee")
-    mechanism: str = _field("tree", "correlation of the noise", MECHANISMS)
-    restart_every: int | None = _field(None, "restart the mechanism so often")
-    bands: int = _field(8, "banded: how many bands")
-    buffers: int = _field(3, "blt: how many buffers")
-    noise_cache: str | None = _field(None, "where optimised mechanisms are kept")
-    min_separation: int | None = _field(
+    delta: float = field(1e-6, "δ of the guarantee")
+    mechanism: str = field("tree", "correlation of the noise", MECHANISMS)
+    restart_every: int | None = field(
+        None, "restart the mechanism so often", at_least=1
+    )
+    bands: int = field(8, "banded: how many bands")
+    buffers: int = field(3, "blt: how many buffers")
+    noise_cache: str | None = field(
+        None, "where optimised mechanisms are kept", in_process=False
+    )
+    min_separation: int | None = field(
         None, "rounds between two of a user, at least; not given: at most one round"
     )
-    max_participations: int | None = _field(
+    max_participations: int | None = field(
         None, "with min_separation: rounds of a user, at most; not given: what fits"
     )
-    insecure_noise_seed: int | None = _field(
-        None, "a known noise seed, for tests: such a run has no privacy at all"
+    insecure_noise_seed: int | None = field(
+        None,
+        "a known noise seed, for tests: such a run has no privacy at all",
+        in_process=False,
     )
-    on_non_finite: str = _field(
+    on_non_finite: str = field(
         "error", "what to do with an update that is not finite", ("error", "drop")
     )
     # Periodic distribution shift.
-    pds: bool = _field(False, "draw questions and answers by turns")
-    pds_period: int = _field(200, "rounds in a period of the shift")
-    pds_schedule: str = _field("linear", "shape of the shift", SCHEDULES)
-    pds_split: str = _field(
-        "binomial", "how a cohort is split between the groups", ("binomial", "fixed")
+    pds: bool = field(False, "draw clients from two groups by turns", in_process=False)
+    pds_period: int = field(
+        200, "rounds in a period of the shift", at_least=1, in_process=False
     )
-    on_exhausted: str = _field(
+    pds_schedule: str = field(
+        "linear", "shape of the shift", SCHEDULES, in_process=False
+    )
+    pds_split: str = field(
+        "binomial",
+        "how a cohort is split between the groups",
+        ("binomial", "fixed"),
+        in_process=False,
+    )
+    on_exhausted: str = field(
         "error",
         "what to do when a group has no user left",
         ("error", "fill_from_other", "smaller_cohort"),
+        in_process=False,
     )
     # Evaluation and saving.
-    evaluate_every: int = _field(20, "rounds between validations")
-    validation_sentences: int = _field(10_000, "sentences of the validation sample")
-    test_sentences: int = _field(
-        10_000, "sentences of the test sample; 0: leave the test data alone"
+    evaluate_every: int = field(
+        20, "rounds between validations", at_least=1, in_process=False
     )
-    state_every: int = _field(10, "rounds between saves of the whole state")
-    keep_last: int | None = _field(None, "newest checkpoints to keep; not given: all")
-    keep_every: int | None = _field(None, "with keep_last: keep every n-th as well")
+    validation_examples: int = field(
+        10_000, "examples of the validation sample", at_least=1, in_process=False
+    )
+    test_examples: int = field(
+        10_000, "examples of the test sample; 0: leave the test data alone",
+        in_process=False,
+    )  # fmt: skip
+    state_every: int = field(
+        10, "rounds between saves of the whole state", at_least=1, in_process=False
+    )
+    keep_last: int | None = field(
+        None, "newest checkpoints to keep; not given: all", at_least=1,
+        in_process=False,
+    )  # fmt: skip
+    keep_every: int | None = field(
+        None, "with keep_last: keep every n-th as well", at_least=1, in_process=False
+    )
     # Runtime.
-    runtime: str = _field("local", "what runs the rounds", ("local", "worker"))
-    lanes: int | None = _field(None, "local: lanes; not given: one a core or GPU")
+    runtime: str = field("local", "what runs the rounds", ("local", "worker"))
+    lanes: int | None = field(
+        None, "local: lanes; not given: one per core or GPU", at_least=1
+    )
 
     def __post_init__(self):
         hints = typing.get_type_hints(type(self))
@@ -119,12 +171,10 @@ class TrainConfig:
                     f"{field.name} must be one of {', '.join(choices)}; got {value!r}"
                 )
             numeric = hint in (int, float, int | None, float | None)
-            if numeric and value is not None and not value >= 0:
-                raise ValueError(f"{field.name} must not be negative; got {value!r}")
-        for name in _AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value!r}")
+            least = field.metadata["at_least"] or 0
+            if numeric and value is not None and not value >= least:
+                wanted = f"at least {least}" if least else "at least 0"
+                raise ValueError(f"{field.name} must be {wanted}; got {value!r}")
         if (self.noise_multiplier is None) == (self.epsilon is None):
             raise ValueError(
                 "give exactly one of noise_multiplier and epsilon (noise_multiplier=0 "
@@ -182,23 +232,25 @@ class TrainConfig:
         """Returns the configuration as JSON values."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Self:
+        """Reads a configuration back, also one that an earlier version wrote.
 
-_AT_LEAST_ONE = (
-    "rounds",
-    "clients_per_round",
-    "max_sentences",
-    "batch_size",
-    "local_epochs",
-    "k",
-    "evaluate_every",
-    "validation_sentences",
-    "state_every",
-    "keep_last",
-    "keep_every",
-    "pds_period",
-    "restart_every",
-    "lanes",
-)
+        What the class does not know is left out; what was not written has its default.
+        """
+        values = {cls.renamed.get(name, name): value for name, value in saved.items()}
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    def process_key(self) -> Self:
+        """Returns this configuration with defaults outside the compiled process."""
+        reset: dict[str, Any] = {
+            field.name: field.default
+            for field in dataclasses.fields(self)
+            if not field.metadata["in_process"]
+        }
+        return dataclasses.replace(self, **reset)
+
 
 _BUILD_AVERAGER = {
     "last": lambda c: averaging.last(),

@@ -1,4 +1,4 @@
-"""Pictures of runs: accuracy over rounds with a band over seeds."""
+"""Pictures of runs: a metric over rounds with a band over seeds."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,28 +7,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_agg import files
+from tff_agg.recycling.metrics import ACCURACY, Metric
 
 # Colours that stay apart for colour-blind readers, the baseline in grey.
 _COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 
 
 class Curve(NamedTuple):
-    """One method's accuracy over rounds, a row for each seed.
+    """One method's values over rounds, a row for each seed.
 
     Attributes:
       rounds: [points].
-      values: [seeds, points], shares between 0 and 1.
+      values: [seeds, points].
     """
 
     rounds: Sequence[float]
     values: Sequence[Sequence[float]]
 
 
-def accuracy_curves(
+def metric_curves(
     path: str | os.PathLike,
     panels: Mapping[str, Mapping[str, Curve]],
+    metric: Metric = ACCURACY,
     *,
-    y_label: str = "validation accuracy (%)",
+    y_label: str = "",
     title: str = "",
 ) -> None:
     """Draws a panel for each setting: means as lines, one standard deviation as bands.
@@ -36,28 +38,39 @@ def accuracy_curves(
     Args:
       path: The PNG file to write.
       panels: By the setting's name, the curves by the method's name.
-      y_label: What is measured.
+      metric: What is shown.
+      y_label: What to call it; 'validation' and its name if not given.
       title: Above the whole picture.
 
     Example:
       >>> curve = Curve([1, 2], [[0.1, 0.2], [0.1, 0.3]])
-      >>> accuracy_curves('a.png', {'original': {'baseline': curve}})
+      >>> metric_curves('a.png', {'original': {'baseline': curve}})
     """
+    from matplotlib import ticker
+
     figure, axes = new_figure(len(panels))
     for axis, (setting, curves) in zip(axes, panels.items(), strict=True):
         for colour, (name, curve) in zip(_COLOURS, curves.items(), strict=False):
-            values = 100 * np.asarray(curve.values, float)
+            values = metric.scale * np.asarray(curve.values, float)
             mean, spread = values.mean(0), _spread(values)
-            axis.plot(curve.rounds, mean, color=colour, label=name, linewidth=1.8)
-            axis.fill_between(
-                curve.rounds, mean - spread, mean + spread, color=colour, alpha=0.2,
-                linewidth=0,
+            marker = "o" if len(curve.rounds) == 1 else None
+            axis.plot(
+                curve.rounds, mean, color=colour, label=name, linewidth=1.8,
+                marker=marker,
             )  # fmt: skip
+            low, high = mean - spread, mean + spread
+            if metric.is_share:
+                low, high = np.maximum(low, 0), np.minimum(high, metric.scale)
+            axis.fill_between(
+                curve.rounds, low, high, color=colour, alpha=0.2, linewidth=0
+            )
         axis.set_title(setting)
         axis.set_xlabel("round")
+        axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel(y_label)
-    axes[-1].legend(frameon=False, loc="lower right")
+    axes[0].set_ylabel(y_label or f"validation {metric.label}")
+    place = "lower right" if metric.higher_is_better else "upper right"
+    axes[-1].legend(frameon=False, loc=place)
     if title:
         figure.suptitle(title)
     save(figure, path)

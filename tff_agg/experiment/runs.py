@@ -1,83 +1,83 @@
-"""A finished run's checkpoints, bound to the model and the data they belong to."""
+"""A run's checkpoints, bound to the task and the data they belong to."""
 
 import dataclasses
 import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from stackoverflow.data.token_store import TokenStore
-from stackoverflow.model import next_word as model
 from tff_agg.checkpoints import CheckpointStore
-from tff_agg.experiment import recording
-from tff_agg.recycling.outputs import Predictions
+from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.task import Task, Weights
+from tff_agg.recycling.metrics import Values
 
-SPLITS = {"heldout": recording.VALIDATION_SEED, "test": recording.TEST_SEED}
 # Fields in which runs of the same kind may differ.
-_NOT_THE_KIND = ("seed", "insecure_noise_seed", "store")
+_NOT_THE_KIND = ("seed", "insecure_noise_seed")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run folder that `python -m stackoverflow.train` has written.
+    """A run folder that a task's binary `train` has written.
 
     Attributes:
       folder: Where it is.
-      config: Its config.json.
+      task: The task, bound to the run's configuration.
       checkpoints: Its checkpoints.
-      data: The token store it was trained on.
 
     Example:
-      >>> run = Run.open('runs/uta')
+      >>> run = Run.open(StackOverflow, 'runs/uta')
       >>> run.rounds()[-1]
       2000
       >>> weights = run.load(2000)
     """
 
     folder: pathlib.Path
-    config: dict[str, Any]
+    task: Task
     checkpoints: CheckpointStore
-    data: TokenStore
 
     @classmethod
-    def open(cls, folder: str | os.PathLike, store: str | None = None) -> "Run":
+    def open(
+        cls, task_class: type[Task], folder: str | os.PathLike, data: str | None = None
+    ) -> "Run":
         """Opens a run.
 
         Args:
+          task_class: The task that was trained.
           folder: The run's folder.
-          store: The token store, if it is not where the run found it.
+          data: Where the data are, if they are not where the run found them.
         """
         folder = pathlib.Path(folder)
-        path = folder / "config.json"
-        if not path.is_file():
-            raise FileNotFoundError(f"{folder} is no run folder: it has no config.json")
-        config = json.loads(path.read_text(encoding="utf-8"))
-        data = TokenStore.open(store or config["store"])
-        known = config.get("store_fingerprint")
-        if known is not None and known != data.fingerprint:
-            raise ValueError(f"{folder} was trained on other data than {data.path}")
-        checkpoints = CheckpointStore(folder / "checkpoints")
-        return cls(folder, config, checkpoints, data)
+        saved = saved_config(folder)
+        config = task_class.Config.from_json(saved)
+        if data:
+            if task_class.data_field is None:
+                raise ValueError(
+                    f"the task {task_class.package!r} has no data of its own to move"
+                )
+            config = dataclasses.replace(config, **{task_class.data_field: data})
+        task = task_class(config)
+        # Runs of before the experiment layer wrote 'store_fingerprint'.
+        known = saved.get("data_fingerprint", saved.get("store_fingerprint"))
+        if known is not None and known != task.fingerprint:
+            raise ValueError(
+                f"{folder} was trained on other data: their fingerprint was "
+                f"{known[:16]}, now it is {task.fingerprint[:16]}"
+            )
+        return cls(folder, task, CheckpointStore(folder / "checkpoints"))
 
     @property
-    def sizes(self) -> model.ModelConfig:
-        """The sizes of the model."""
-        return model.ModelConfig(
-            vocab_size=len(self.data.vocabulary.words),
-            embedding_size=self.config["embedding_size"],
-            lstm_size=self.config["lstm_size"],
-            max_tokens=self.data.max_tokens,
-        )
+    def config(self) -> TrainConfig:
+        """The configuration of the run."""
+        return self.task.config
 
     @property
     def kind(self) -> str:
         """Tells runs apart that differ in more than their seeds."""
-        kept = {k: v for k, v in self.config.items() if k not in _NOT_THE_KIND}
-        return json.dumps(kept, sort_keys=True)
+        left_out = (*_NOT_THE_KIND, self.task.data_field)
+        fields = self.config.to_json().items()
+        return json.dumps({k: v for k, v in fields if k not in left_out})
 
     def rounds(self, name: str = "iterate") -> list[int]:
         """Returns the rounds that have a checkpoint."""
@@ -86,35 +86,57 @@ class Run:
             raise ValueError(f"{self.folder} has no {name!r} checkpoints")
         return rounds
 
-    def load(self, round: int, name: str = "iterate") -> list[np.ndarray]:
-        """Returns the weights of a round."""
-        return self.checkpoints.load(round, name)
+    def load(self, round_number: int, name: str = "iterate") -> Weights:
+        """Returns the weights of a round by name."""
+        return self.task.named(self.checkpoints.load(round_number, name))
 
-    def loader(self, name: str = "iterate") -> Callable[[int], list[np.ndarray]]:
+    def loader(self, name: str = "iterate") -> Callable[[int], Weights]:
         """Returns `load` for one name."""
         return functools.partial(self.load, name=name)
 
-    def rows(self, split: str, sentences: int) -> np.ndarray:
-        """Returns the sample of a split that training validates and tests on.
+    def scorer(self, split: str, examples: int) -> Callable[[Weights], Values]:
+        """Returns `score(weights)`: the values of all metrics on a fixed sample.
 
-        It is the very sample of training if `sentences` is the same.
+        It is the very sample of training if `examples` is the same.
         """
-        if split not in SPLITS:
-            raise ValueError(f"split={split!r} must be one of {', '.join(SPLITS)}")
-        parts = recording.evaluation_rows(self.data, split, sentences, SPLITS[split])
-        return np.concatenate(list(parts.values()))
+        evaluate = self.task.evaluator()
+        sample = self.task.fixed_sample(split, examples)
+        names = [metric.name for metric in self.task.metrics]
+
+        def score(weights: Weights) -> Values:
+            found = evaluate(weights, sample)["all"]
+            return {name: found[name] for name in names}
+
+        return score
 
 
-def open_runs(folders: Sequence[str], store: str | None = None) -> list[Run]:
-    """Opens runs whose models and data are alike."""
+def saved_config(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads a run folder's config.json."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no run folder: it has no config.json")
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path} is damaged: it holds no object")
+    return saved
+
+
+def open_runs(
+    task_class: type[Task], folders: Sequence[str], data: str | None = None
+) -> list[Run]:
+    """Opens runs whose models are alike."""
     if not folders:
         raise ValueError("no run folders were given")
-    runs = [Run.open(folder, store) for folder in folders]
+    runs = [Run.open(task_class, folder, data) for folder in folders]
+    first = runs[0]
     for run in runs[1:]:
-        if run.sizes != runs[0].sizes:
+        if dict(run.task.shapes) != dict(first.task.shapes):
             raise ValueError(
-                f"{run.folder} has a model of other sizes than {runs[0].folder}: "
-                f"{run.sizes} instead of {runs[0].sizes}"
+                f"{run.folder} has a model of other sizes than {first.folder}: "
+                f"{dict(run.task.shapes)} instead of {dict(first.task.shapes)}"
             )
     return runs
 
@@ -127,53 +149,11 @@ def kinds(runs: Sequence[Run]) -> dict[str, list[Run]]:
     grouped: dict[str, list[Run]] = {}
     for run in runs:
         grouped.setdefault(run.kind, []).append(run)
-    configs = [json.loads(kind) for kind in grouped]
-    fields = sorted({key for config in configs for key in config})
+    configs: list[Mapping[str, Any]] = [json.loads(kind) for kind in grouped]
+    fields = list(dict.fromkeys(key for config in configs for key in config))
     different = [f for f in fields if len({str(c.get(f)) for c in configs}) > 1]
     names = [
         ", ".join(f"{field}={config.get(field)}" for field in different) or "all runs"
         for config in configs
     ]
     return dict(zip(names, grouped.values(), strict=True))
-
-
-def scorer(
-    sizes: model.ModelConfig, rows: np.ndarray
-) -> Callable[[Sequence[np.ndarray]], tuple[int, int]]:
-    """Returns `score(weights) -> (correct, countable)`: the paper's accuracy."""
-    from stackoverflow.model import scoring as evaluation
-
-    evaluate = evaluation.evaluator(sizes)
-
-    def score(weights: Sequence[np.ndarray]) -> tuple[int, int]:
-        sums = evaluate(weights, rows)
-        return int(sums["correct"]), int(sums["countable"])
-
-    return score
-
-
-def predictor(
-    sizes: model.ModelConfig,
-) -> Callable[[Sequence[np.ndarray], np.ndarray], Predictions]:
-    """Returns `predict(weights, rows)`: distributions at the words that count.
-
-    They come in the order of the words, whatever the portions of rows.
-    """
-    from stackoverflow.model import scoring as evaluation
-
-    def predict(weights: Sequence[np.ndarray], rows: np.ndarray) -> Predictions:
-        parts = list(evaluation.predict_scores(sizes, weights, rows))
-        count = sum(len(part.targets) for part in parts)
-        scores = np.empty((count, sizes.num_ids), np.float32)
-        targets = np.empty(count, np.int32)
-        places = np.concatenate([np.zeros((0, 2), int), *(p.positions for p in parts)])
-        order = np.empty(count, int)
-        order[np.lexsort((places[:, 1], places[:, 0]))] = np.arange(count)
-        start = 0
-        for part in parts:
-            here = order[start : start + len(part.targets)]
-            scores[here], targets[here] = part.probabilities, part.targets
-            start += len(here)
-        return Predictions(scores, targets)
-
-    return predict

@@ -150,6 +150,27 @@ class ProgressBar(Observer):
         print(f"Everything is in {outcome.folder}", flush=True)
 
 
+class ProgressBars:
+    """One tqdm bar for each stage of a piece of work."""
+
+    def __init__(self):
+        self._bars: dict[str, tuple] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Moves the stage's bar on; a new one where the stage starts again."""
+        import tqdm
+
+        bar, before = self._bars.get(stage, (None, 0))
+        if bar is None or done <= before:
+            if bar is not None:
+                bar.close()
+            bar, before = tqdm.tqdm(total=total, desc=stage, mininterval=0.5), 0
+        bar.update(done - before)
+        self._bars[stage] = (bar, done)
+        if done >= total:
+            bar.close()
+
+
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
     """Turns errors that the user can mend into one message without a traceback."""

@@ -12,6 +12,7 @@ from typing import Any
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling import tuning
+from tff_agg.recycling.metrics import Metric
 
 
 def training_cost(
@@ -82,6 +83,7 @@ def write(
     out: str,
     choices: Sequence[tuning.Choice],
     cost: privacy.SearchCost | None,
+    metric: Metric,
 ) -> None:
     """Writes trials.csv, choice.json, tuning.png and, where known, the privacy."""
     folder = pathlib.Path(out)
@@ -114,10 +116,10 @@ def write(
         blobs.write_file(folder / "privacy_of_tuning.md", note.encode())
     content = json.dumps(summary, indent=2) + "\n"
     blobs.write_file(folder / "choice.json", content.encode())
-    draw(choices, folder / "tuning.png")
+    draw(choices, metric, folder / "tuning.png")
 
 
-def table(choices: Sequence[tuning.Choice]) -> str:
+def table(choices: Sequence[tuning.Choice], metric: Metric) -> str:
     """Formats the choices for the terminal."""
     from tff_agg.experiment import terminal
 
@@ -126,18 +128,22 @@ def table(choices: Sequence[tuning.Choice]) -> str:
             choice.best.method,
             "" if choice.best.parameter is None else f"{choice.best.parameter:g}",
             choice.best.start,
-            terminal.percent(choice.validation, 3),
-            "" if choice.test is None else terminal.percent(choice.test, 3),
+            metric.show(choice.validation, 3),
+            "" if choice.test is None else metric.show(choice.test, 3),
             len(choice.trials),
         ]
         for choice in choices
     ]
-    header = ["method", "parameter", "start", "validation %", "test %", "tried"]
+    label = metric.label
+    header = [
+        *("method", "parameter", "start"),
+        *(f"validation {label}", f"test {label}", "tried"),
+    ]
     return terminal.table(header, rows)
 
 
-def draw(choices: Sequence[tuning.Choice], path: pathlib.Path) -> None:
-    """Draws validation accuracy over the parameter, the chosen one marked."""
+def draw(choices: Sequence[tuning.Choice], metric: Metric, path: pathlib.Path) -> None:
+    """Draws the validation value over the parameter, the chosen one marked."""
     from tff_agg.experiment import figures
 
     tuned = [c for c in choices if len(c.trials) > 1]
@@ -147,23 +153,31 @@ def draw(choices: Sequence[tuning.Choice], path: pathlib.Path) -> None:
         for start in dict.fromkeys(t.candidate.start for t in choice.trials):
             trials = [t for t in choice.trials if t.candidate.start == start]
             names = [f"{t.candidate.parameter:g}" for t in trials]
-            values = [100 * t.validation for t in trials]
+            values = [metric.scale * t.validation for t in trials]
             axis.plot(names, values, "o-", ms=3, label=f"τ = {start}")
             if choice.best.start == start:
                 name = f"{choice.best.parameter:g}"
-                best = 100 * choice.validation
+                best = metric.scale * choice.validation
                 axis.plot([name], [best], "*", ms=14, mec="black", mew=0.6, mfc="gold")
         axis.set_title(choice.best.method)
         axis.tick_params(axis="x", rotation=90, labelsize=7)
+        axis.set_xlabel(parameter_name(choice.best.method))
         axis.grid(alpha=0.3)
         if choice.best.start or len({t.candidate.start for t in choice.trials}) > 1:
             axis.legend(fontsize=7)
     for axis in axes:
         for colour, choice in zip(("0.4", "C3", "C4"), fixed, strict=False):
-            level = 100 * choice.validation
+            level = metric.scale * choice.validation
             label = str(choice.best)
             axis.axhline(level, color=colour, ls="--", lw=1, label=label)
     if fixed:
         axes[0].legend(fontsize=7)
-    axes[0].set_ylabel("validation accuracy (%)")
+    axes[0].set_ylabel(f"validation {metric.label}")
     figures.save(figure, path)
+
+
+def parameter_name(method: str) -> str:
+    """Says what the parameter of a method is called."""
+    if method.startswith("EMA"):
+        return "β"
+    return "γ" if method == "PDA" else "k"

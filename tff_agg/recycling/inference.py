@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_agg import averaging, structure
+from tff_agg.recycling.metrics import OutputJudge, Values
 from tff_agg.recycling.outputs import OutputScores, Predictions, aggregate_outputs
 
 __all__ = [
@@ -44,20 +45,13 @@ class Score(NamedTuple):
         the name of an averager of your own.
       parameter: β, k or γ; None where there is none.
       round: The newest checkpoint that was used.
-      correct: How many predictions were right.
-      total: Of how many.
+      values: The values of the metrics by name.
     """
 
     method: str
     parameter: float | int | None
     round: int
-    correct: int
-    total: int
-
-    @property
-    def accuracy(self) -> float:
-        """The share of right predictions."""
-        return self.correct / self.total if self.total else float("nan")
+    values: Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +61,7 @@ class Grid:
     Attributes:
       uta: The k of UTA_inf.
       outputs: The k of OPA and OMV, which share their forward passes.
+      votes: Whether OMV applies: not where outputs are no labels.
       ema: The β of EMA_inf.
       ema_convention: What β means: 'decay' is the weight of the old average (as the
         customary 0.9999 does), 'weight' is that of the newest checkpoint.
@@ -82,6 +77,7 @@ class Grid:
 
     uta: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    votes: bool = True
     ema: tuple[float, ...] = ()
     ema_convention: str = "decay"
     ema_warm_up: bool = True
@@ -104,7 +100,7 @@ class Grid:
     def methods(self) -> list[tuple[str, float | int | None]]:
         """Lists (method, parameter), without the last checkpoint itself."""
         found: list[tuple[str, float | int | None]] = [("UTA_inf", k) for k in self.uta]
-        for method in ("OPA", "OMV"):
+        for method in ("OPA", "OMV") if self.votes else ("OPA",):
             found += [(method, k) for k in self.outputs]
         return found + list(self.folded())
 
@@ -227,7 +223,8 @@ def evaluate(
     rounds: Sequence[int],
     grid: Grid,
     *,
-    score: Callable[[Weights], tuple[int, int]],
+    score: Callable[[Weights], Values],
+    judge: OutputJudge | None = None,
     predict: Callable[[Weights, Any], Predictions] | None = None,
     examples: Sequence[Any] | np.ndarray = (),
     classes: int = 0,
@@ -242,8 +239,9 @@ def evaluate(
       members: The rounds that have a checkpoint, in order.
       rounds: Where to evaluate; each one of `members`.
       grid: The methods and their parameters.
-      score: `score(weights)` runs one model on all examples: (correct, total).
-      predict: For OPA and OMV, see `aggregate_outputs`; so are the next four.
+      score: `score(weights)` runs one model on all examples: values by name.
+      judge: For OPA and OMV, see `aggregate_outputs`; so are the next five.
+      predict: Gives a model's scores and the targets.
       examples: The examples for `predict`.
       classes: The number of classes.
       positions_per_example: The most predictions that one example asks for.
@@ -264,7 +262,7 @@ def evaluate(
 
     def run(method: str, parameter: Any, number: int, weights: Weights) -> None:
         nonlocal done
-        scores.append(Score(method, parameter, number, *score(weights)))
+        scores.append(Score(method, parameter, number, score(weights)))
         done += 1
         report("models", done, total)
 
@@ -287,12 +285,14 @@ def evaluate(
             predict,
             examples,
             classes=classes,
+            judge=judge,
             positions_per_example=positions_per_example,
             memory_budget=memory_budget,
             on_progress=lambda done, total: report("outputs", done, total),
         )
         scores += [
-            Score(method, k, number, correct, found.total)
-            for (method, number, k), correct in found.correct.items()
+            Score(method, k, number, values)
+            for (method, number, k), values in found.values.items()
+            if method != "OMV" or grid.votes
         ]
     return scores

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.recycling.metrics import OutputJudge, accuracy_judge
 
 # Adding and subtracting this rounds a double to a multiple of 2⁻⁴⁰. Sums of up to 8,192
 # scores of at most one are exact then. Probabilities in single precision above 8e-6 are
@@ -40,15 +41,15 @@ class OutputScores:
     """How OPA and OMV do.
 
     Attributes:
-      correct: By ('OPA' or 'OMV', round, k), how many labels were right.
-      total: Of how many.
+      values: By ('OPA' or 'OMV', round, k), the values of the metrics by name.
+      total: How many positions were judged.
       labels: By the same keys, the labels themselves, where they were asked for.
       targets: The right labels, where they were asked for.
       passes: How many forward passes were run.
       portions: In how many portions the examples were taken.
     """
 
-    correct: dict[tuple[str, int, int], int]
+    values: dict[tuple[str, int, int], dict[str, float]]
     total: int
     labels: dict[tuple[str, int, int], np.ndarray]
     targets: np.ndarray | None
@@ -73,6 +74,7 @@ def aggregate_outputs(
     examples: Sequence[Any] | np.ndarray,
     *,
     classes: int,
+    judge: OutputJudge | None = None,
     positions_per_example: int = 1,
     memory_budget: int = 1 << 30,
     keep_labels: bool = False,
@@ -93,6 +95,8 @@ def aggregate_outputs(
       predict: `predict(weights, examples[a:b])` returns `Predictions`.
       examples: What to predict; sliced along its first axis.
       classes: The number of classes.
+      judge: How combined outputs are judged; by the share of right labels if not
+        given. OMV is left out where the judge cannot judge labels.
       positions_per_example: The most predictions that one example asks for.
       memory_budget: In bytes: the examples are taken in portions small enough that
         scores and sums stay within it. Checkpoints are kept in up to half of it if
@@ -105,8 +109,9 @@ def aggregate_outputs(
       ...     return Predictions(weights[rows], np.zeros(len(rows), int))
       >>> scores = aggregate_outputs(
       ...     np.load, [1, 2, 3], [3], [1, 3], predict, np.arange(100), classes=10)
-      >>> scores.correct['OPA', 3, 1] / scores.total
+      >>> scores.values['OPA', 3, 1]['accuracy']
     """
+    judge = judge or accuracy_judge()
     ks = sorted(set(ks))
     if not ks or ks[0] < 1:
         raise ValueError(f"ks={ks} must be whole numbers from 1.")
@@ -121,13 +126,8 @@ def aggregate_outputs(
         _most_snapshots(windows, plan),
     )
     portions = [slice(i, i + size) for i in range(0, len(examples), size)]
-    correct = {
-        (method, window.round, k): 0
-        for method in ("OPA", "OMV")
-        for window in windows
-        for k in ks
-    }
-    labels: dict[tuple[str, int, int], list[np.ndarray]] = {key: [] for key in correct}
+    parts: dict[tuple[str, int, int], list[Any]] = {}
+    labels: dict[tuple[str, int, int], list[np.ndarray]] = {}
     all_targets, total, passes = [], 0, 0
 
     def advance() -> None:
@@ -144,17 +144,20 @@ def aggregate_outputs(
             advance()
             return _checked(found, members[i])
 
-        targets, found = _one_portion(run, windows, plan, ks)
-        for key, predicted in found:
-            correct[key] += int(np.count_nonzero(predicted == targets))
+        targets = None
+        for key, outputs in _one_portion(run, windows, plan, ks, judge):
+            targets = outputs.targets
+            parts.setdefault(key, []).append(outputs.judged)
             if keep_labels:
-                labels[key].append(predicted)
+                labels.setdefault(key, []).append(outputs.labels)
+        assert targets is not None
         total += len(targets)
         if keep_labels:
             all_targets.append(targets)
-    kept = {key: np.concatenate(parts) for key, parts in labels.items() if parts}
+    values = {key: judge.values(found) for key, found in parts.items()}
+    kept = {key: np.concatenate(found) for key, found in labels.items()}
     joined = np.concatenate(all_targets) if all_targets else None
-    return OutputScores(correct, total, kept, joined, passes, len(portions))
+    return OutputScores(values, total, kept, joined, passes, len(portions))
 
 
 def portion_size(memory_budget: int, scores_per_example: int, snapshots: int) -> int:
@@ -250,15 +253,28 @@ def _most_snapshots(windows: list[_Window], plan: list[int]) -> int:
     )
 
 
-def _one_portion(run, windows, plan, ks):
-    """Runs all members over one portion; returns targets and labelled keys."""
+class _Combined(NamedTuple):
+    """One portion's combined outputs: what the judge said, the labels, the targets."""
+
+    judged: Any
+    labels: np.ndarray
+    targets: np.ndarray
+
+
+def _one_portion(
+    run: Callable[[int], Predictions],
+    windows: list[_Window],
+    plan: list[int],
+    ks: list[int],
+    judge: OutputJudge,
+) -> Iterator[tuple[tuple[str, int, int], _Combined]]:
+    """Runs all members over one portion; yields what was combined, by key."""
     by_newest = {window.newest: window for window in windows}
     sums: Any = None
     buffer: Any = None
     targets: Any = None
     labels: dict[int, np.ndarray] = {}
     before: dict[_Window, np.ndarray | None] = {}
-    found = []
     for i in plan:
         scores, this_targets = run(i)
         if targets is None:
@@ -280,14 +296,18 @@ def _one_portion(run, windows, plan, ks):
                 start = before[window]
                 tail = sums if start is None else np.subtract(sums, start, out=buffer)
                 best = tail.argmax(axis=1).astype(np.int32)
-                found += [(("OPA", window.round, k), best) for k in reached]
+                judged = judge.of_scores(tail, depth, targets)
+                for k in reached:
+                    yield ("OPA", window.round, k), _Combined(judged, best, targets)
             if i == window.oldest:
                 del before[window]
+    if judge.of_labels is None:
+        return
     for window in windows:
         newest_first = [labels[i] for i in range(window.newest, window.oldest - 1, -1)]
         for k, winner in majority_labels(np.stack(newest_first), ks):
-            found.append((("OMV", window.round, k), winner))
-    return targets, found
+            judged = judge.of_labels(winner, targets)
+            yield ("OMV", window.round, k), _Combined(judged, winner, targets)
 
 
 def _checked(found: Predictions, number: int) -> Predictions:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg.checkpoints import blobs
+from tff_agg.recycling.metrics import ACCURACY, Metric
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Candidate(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A candidate and its accuracy on validation data."""
+    """A candidate and its value on validation data."""
 
     candidate: Candidate
     validation: float
@@ -76,9 +77,9 @@ class Choice:
     """The outcome of a search.
 
     Attributes:
-      best: The candidate with the highest validation accuracy.
-      validation: That accuracy.
-      test: Its accuracy on test data, looked at once; None while a failed trial is
+      best: The candidate with the best validation value.
+      validation: That value.
+      test: Its value on test data, looked at once; None while a failed trial is
         still to be tried again, because its outcome may change the choice.
       trials: Everything that was tried, in the order of the grid.
       failed: The candidates whose trial failed, with the reason.
@@ -94,8 +95,8 @@ class Choice:
     looks: int = 1
 
 
-def pick(trials: Iterable[Trial]) -> Trial:
-    """Returns the trial with the highest validation accuracy; of equals, the first.
+def pick(trials: Iterable[Trial], metric: Metric = ACCURACY) -> Trial:
+    """Returns the trial with the best validation value; of equals, the first.
 
     Example:
       >>> pick([Trial(Candidate('UTA_inf', 3), 0.2), Trial(Candidate('OMV', 5), 0.2)])
@@ -103,11 +104,11 @@ def pick(trials: Iterable[Trial]) -> Trial:
     """
     best: Trial | None = None
     for trial in trials:
-        better = best is None or trial.validation > best.validation
-        if better and not math.isnan(trial.validation):
+        before = math.nan if best is None else best.validation
+        if metric.better(trial.validation, before):
             best = trial
     if best is None:
-        raise ValueError("trials: there is none with an accuracy to choose from.")
+        raise ValueError(f"trials: there is none with a {metric.name} to choose from.")
     return best
 
 
@@ -133,7 +134,7 @@ class Journal:
         self._lines: list[dict[str, Any]] = []
         if self.path.exists():
             text = self.path.read_text(encoding="utf-8")
-            self._lines = [json.loads(line) for line in text.splitlines()]
+            self._lines = [_renamed(json.loads(line)) for line in text.splitlines()]
         wanted = json.loads(json.dumps(dict(settings or {})))
         if not self._lines:
             self._lines = [{"kind": "settings", "settings": wanted}]
@@ -163,10 +164,10 @@ class Journal:
         """Returns the lines of a kind: 'trial', 'failed' or 'test'."""
         return [line for line in self._lines if line["kind"] == kind]
 
-    def accuracies(self, kind: str) -> dict[Candidate, float]:
-        """Returns the recorded accuracies of a kind, by candidate."""
+    def values(self, kind: str) -> dict[Candidate, float]:
+        """Returns the recorded values of a kind, by candidate."""
         return {
-            Candidate(*line["candidate"]): line["accuracy"] for line in self.lines(kind)
+            Candidate(*line["candidate"]): line["value"] for line in self.lines(kind)
         }
 
     def failures(self, candidate: Candidate) -> list[str]:
@@ -184,15 +185,17 @@ def tune_inference(
     validate: Callable[[list[Candidate]], Iterator[tuple[Candidate, float]]],
     test: Callable[[Candidate], float],
     journal: Journal,
+    metric: Metric = ACCURACY,
 ) -> dict[str, Choice]:
     """Algorithm 3: picks each method's parameter on validation data.
 
     Args:
       grid: The candidates, of any methods.
       validate: Takes all candidates that have no score yet, so that they can share
-        their forward passes, and yields (candidate, accuracy).
+        their forward passes, and yields (candidate, value of the metric).
       test: Scores one candidate on test data; called once for each method.
       journal: Where trials are recorded and found again.
+      metric: What is tuned, with its direction.
 
     Returns:
       The choice for each method, in the order of the grid.
@@ -204,16 +207,16 @@ def tune_inference(
     """
     if not grid:
         raise ValueError("grid is empty.")
-    done = journal.accuracies("trial")
+    done = journal.values("trial")
     missing = [candidate for candidate in grid if candidate not in done]
     if missing:
-        for candidate, accuracy in validate(missing):
-            _record(journal, "trial", candidate, accuracy)
-        done = journal.accuracies("trial")
+        for candidate, value in validate(missing):
+            _record(journal, "trial", candidate, value)
+        done = journal.values("trial")
     choices = {}
     for method in dict.fromkeys(candidate.method for candidate in grid):
         trials = [Trial(c, done[c]) for c in grid if c.method == method]
-        choices[method] = _choose(trials, test, journal)
+        choices[method] = _choose(trials, test, journal, metric)
     return choices
 
 
@@ -223,13 +226,14 @@ def tune_training(
     test: Callable[[Candidate], float],
     journal: Journal,
     on_trial: Callable[[int, int, Candidate, float | None], None] | None = None,
+    metric: Metric = ACCURACY,
 ) -> Choice:
     """Algorithm 2: trains with every (p, τ) and picks the best on validation data.
 
     Args:
       grid: The candidates.
       run: Trains with a candidate, going on where an earlier attempt stopped, and
-        returns the final aggregate's validation accuracy. A trial that raises an
+        returns the final aggregate's validation value. A trial that raises an
         Exception is recorded as failed and tried again by the next search. `run`
         must leave the test data alone.
       test: Scores the chosen candidate's model on test data. Called once, when every
@@ -237,21 +241,22 @@ def tune_training(
         search runs nothing and returns what it returned.
       journal: Where trials are recorded and found again.
       on_trial: Called after each trial with its number, the size of the grid, the
-        candidate and its accuracy (None if it failed).
+        candidate and its value (None if it failed).
+      metric: What is tuned, with its direction.
 
     Raises:
       RuntimeError: All trials failed.
     """
     if not grid:
         raise ValueError("grid is empty.")
-    closed = _is_closed(grid, journal)
+    closed = _is_closed(grid, journal, metric)
     for number, candidate in enumerate(grid, 1):
-        if not closed and candidate not in journal.accuracies("trial"):
+        if not closed and candidate not in journal.values("trial"):
             _attempt(run, candidate, journal)
         if on_trial is not None:
-            accuracy = journal.accuracies("trial").get(candidate)
-            on_trial(number, len(grid), candidate, accuracy)
-    done = journal.accuracies("trial")
+            value = journal.values("trial").get(candidate)
+            on_trial(number, len(grid), candidate, value)
+    done = journal.values("trial")
     trials = [Trial(c, done[c]) for c in grid if c in done]
     failed = tuple((c, journal.failures(c)[-1]) for c in grid if c not in done)
     if not trials:
@@ -259,24 +264,25 @@ def tune_training(
             f"all {len(grid)} trials failed; the first with {failed[0][1]}"
         )
     if any(len(journal.failures(c)) < ATTEMPTS for c, _ in failed):
-        best = pick(trials)
+        best = pick(trials, metric)
         looks = _looks(best.candidate.method, journal)
         return Choice(*best, None, tuple(trials), failed, looks)
-    return dataclasses.replace(_choose(trials, test, journal), failed=failed)
+    choice = _choose(trials, test, journal, metric)
+    return dataclasses.replace(choice, failed=failed)
 
 
-def _is_closed(grid: Sequence[Candidate], journal: Journal) -> bool:
+def _is_closed(grid: Sequence[Candidate], journal: Journal, metric: Metric) -> bool:
     """Tells whether the search has ended: the best of this very grid was tested.
 
     To try a failed trial again after that could change the choice, and the test data
     would be looked at twice.
     """
-    done = journal.accuracies("trial")
+    done = journal.values("trial")
     trials = [Trial(c, done[c]) for c in grid if c in done]
     missing = [c for c in grid if c not in done]
     if not trials or any(len(journal.failures(c)) < ATTEMPTS for c in missing):
         return False
-    return pick(trials).candidate in journal.accuracies("test")
+    return pick(trials, metric).candidate in journal.values("test")
 
 
 def _attempt(
@@ -285,7 +291,7 @@ def _attempt(
     """Runs a trial and records how it went."""
     start = time.monotonic()
     try:
-        accuracy = run(candidate)
+        value = run(candidate)
     except Exception as error:
         _log.warning("The trial %s failed: %s", candidate, error)
         reason = f"{type(error).__name__}: {error}"
@@ -294,16 +300,16 @@ def _attempt(
         )
         return
     seconds = time.monotonic() - start
-    _record(journal, "trial", candidate, accuracy, seconds=round(seconds, 3))
+    _record(journal, "trial", candidate, value, seconds=round(seconds, 3))
 
 
-def _choose(trials: list[Trial], test, journal: Journal) -> Choice:
+def _choose(trials: list[Trial], test, journal: Journal, metric: Metric) -> Choice:
     """Picks the best; scores it on test data unless that was done before."""
-    best = pick(trials)
-    tested = journal.accuracies("test")
+    best = pick(trials, metric)
+    tested = journal.values("test")
     if best.candidate not in tested:
         _record(journal, "test", best.candidate, test(best.candidate))
-        tested = journal.accuracies("test")
+        tested = journal.values("test")
     return Choice(
         best.candidate,
         best.validation,
@@ -315,9 +321,16 @@ def _choose(trials: list[Trial], test, journal: Journal) -> Choice:
 
 def _looks(method: str, journal: Journal) -> int:
     """Returns how many candidates of a method were scored on test data."""
-    return sum(found.method == method for found in journal.accuracies("test"))
+    return sum(found.method == method for found in journal.values("test"))
 
 
-def _record(journal: Journal, kind: str, candidate: Candidate, accuracy, **more):
-    line = {"kind": kind, "candidate": list(candidate), "accuracy": float(accuracy)}
+def _record(journal: Journal, kind: str, candidate: Candidate, value, **more):
+    line = {"kind": kind, "candidate": list(candidate), "value": float(value)}
     journal.record({**line, **more})
+
+
+def _renamed(line: dict[str, Any]) -> dict[str, Any]:
+    """Reads a line of a journal from before metrics had names."""
+    if "accuracy" in line:
+        line["value"] = line.pop("accuracy")
+    return line

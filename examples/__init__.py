@@ -1,0 +1,1 @@
+"""Tasks to start your own from."""

@@ -1,0 +1,1 @@
+"""Handwritten digits by user: a task of one's own in one folder."""

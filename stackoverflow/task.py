@@ -1,0 +1,163 @@
+"""Next-word prediction on StackOverflow, as a task of the experiment layer."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pds import groups
+from stackoverflow.data.token_store import TokenStore
+from stackoverflow.model import metrics, next_word
+from tff_agg.experiment import task
+from tff_agg.experiment.config import TrainConfig, field
+from tff_agg.recycling.metrics import Metric
+from tff_agg.recycling.outputs import Predictions
+
+TYPES = ("question", "answer")
+
+
+@dataclasses.dataclass(frozen=True)
+class StackOverflowConfig(TrainConfig):
+    """A run on StackOverflow: what every run has, and the model's own sizes."""
+
+    renamed: ClassVar[dict[str, str]] = {
+        "validation_sentences": "validation_examples",
+        "test_sentences": "test_examples",
+    }
+
+    store: str = field("", "folder of the prepared token store", in_process=False)
+    max_sentences: int = field(
+        256, "sentences of a client used per round, at most", at_least=1,
+        in_process=False,
+    )  # fmt: skip
+    embedding_size: int = field(96, "width of the embedding", at_least=1)
+    lstm_size: int = field(670, "units of the LSTM", at_least=1)
+
+
+class StackOverflow(task.Task):
+    """A user is a client; questions and answers are the two shifting populations."""
+
+    package = "stackoverflow"
+    Config = StackOverflowConfig
+    data_field = "store"
+    flag_aliases: ClassVar[Mapping[str, str]] = {"sentences": "examples"}
+    metrics = (
+        Metric("accuracy", is_share=True),
+        Metric("accuracy_with_oov", is_share=True),
+        Metric("loss", higher_is_better=False),
+        Metric("perplexity", higher_is_better=False),
+    )
+    config: StackOverflowConfig
+
+    def __init__(self, config: TrainConfig):
+        """Opens the token store."""
+        super().__init__(config)
+        self.data = TokenStore.open(self.config.store)
+
+    @property
+    def fingerprint(self) -> str:
+        """The token store's own."""
+        return self.data.fingerprint
+
+    def users(self) -> np.ndarray:
+        """Returns the users of the split 'train'."""
+        return self.data.users("train")
+
+    def client(self, user: int, group: str, round_number: int) -> task.Client:
+        """Returns a user's sentences, all or those of the group's type."""
+        import tensorflow as tf
+
+        rows = self.data.rows(
+            user,
+            type=group if group in TYPES else None,
+            max_sentences=self.config.max_sentences,
+            seed=self.config.seed,
+            round=round_number,
+        )
+        data = tf.data.Dataset.from_tensors(rows)
+        return task.Client(self.data.user_name(user), data, len(rows))
+
+    def shifting_groups(self) -> Sequence[groups.Group]:
+        """Returns who has questions and who has answers."""
+        return groups.by_type(self.data, "train")
+
+    @property
+    def sizes(self) -> next_word.ModelConfig:
+        """The sizes of the model."""
+        return next_word.ModelConfig(
+            vocab_size=len(self.data.vocabulary.words),
+            embedding_size=self.config.embedding_size,
+            lstm_size=self.config.lstm_size,
+            max_tokens=self.data.max_tokens,
+        )
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The LSTM's weights."""
+        return dict(zip(next_word.WEIGHT_NAMES, self.sizes.weight_shapes, strict=True))
+
+    def model(self) -> Any:
+        """Returns the local training that does no work on padding."""
+        from stackoverflow.model import local_training
+
+        return local_training.packed_trainer(
+            self.sizes,
+            self.config.client_learning_rate,
+            batch_size=self.config.batch_size,
+            epochs=self.config.local_epochs,
+        )
+
+    def initial_weights(self) -> task.Weights:
+        """Returns the weights of round 0."""
+        weights = next_word.initial_weights(self.sizes, self.config.seed)
+        return self.named([np.asarray(w) for w in weights])
+
+    def sample(self, split: str, examples: int, seed: int) -> task.Sample:
+        """Draws sentences, questions and answers in their shares."""
+        counts = {kind: self.data.summary[split][f"{kind}s"] for kind in TYPES}
+        total = sum(counts.values())
+        if not total:
+            path = self.data.path
+            raise ValueError(f"the split {split!r} of {path} has no sentences")
+        rows = {}
+        for kind, count in counts.items():
+            if wanted := round(min(examples, total) * count / total):
+                rows[kind] = self.data.sample_rows(split, int(wanted), seed, kind)
+        return rows
+
+    def evaluator(self) -> Callable[[task.Weights, task.Sample], task.Scores]:
+        """Returns accuracy, loss and perplexity, over all and for either type."""
+        from stackoverflow.model import scoring
+
+        evaluate = scoring.evaluator(self.sizes)
+
+        def scores(weights: task.Weights, sample: task.Sample) -> task.Scores:
+            tensors = list(self.named(weights).values())
+            sums = {kind: evaluate(tensors, rows) for kind, rows in sample.items()}
+            found = {"all": metrics.add(sums.values())} | sums
+            return {kind: metrics.finalize(total) for kind, total in found.items()}
+
+        return scores
+
+    @property
+    def classes(self) -> int:
+        """Every id can be predicted."""
+        return self.sizes.num_ids
+
+    @property
+    def positions_per_example(self) -> int:
+        """One prediction for each token of a sentence."""
+        return self.sizes.max_tokens
+
+    def predictor(self) -> Callable[[task.Weights, Any], Predictions]:
+        """Returns the distributions at the words that count, in their order."""
+        from stackoverflow.model import scoring
+
+        sizes = self.sizes
+
+        def predict(weights: task.Weights, rows: np.ndarray) -> Predictions:
+            tensors = list(self.named(weights).values())
+            return scoring.predictions(sizes, tensors, rows)
+
+        return predict

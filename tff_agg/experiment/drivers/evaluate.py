@@ -1,0 +1,341 @@
+"""Evaluates every way to use the checkpoints of runs at inference.
+
+Prints a table for the last round, writes scores.csv and, over rounds, a picture: the
+mean over runs that differ in their seeds only, with a band of one standard deviation.
+"""
+
+import csv
+import dataclasses
+import functools
+import io
+import pathlib
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from absl import flags
+
+from tff_agg import files
+from tff_agg.experiment import flag_fields, runs
+from tff_agg.experiment.task import SAMPLE_SEEDS, Task
+from tff_agg.recycling import inference
+from tff_agg.recycling.metrics import Metric
+
+Progress = Callable[[str, int, int], None]
+Row = dict[str, Any]
+NAMES = ("iterate", "aggregate")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """What to evaluate.
+
+    Attributes:
+      runs: The run folders.
+      out: Where table and picture go.
+      grid: The methods and their parameters.
+      split: 'heldout' or 'test'.
+      examples: The size of the sample.
+      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
+      span: How many of the last rounds the curve covers.
+      every: The rounds between two points of the curve.
+      memory_budget: In bytes, for OPA and OMV.
+      data: Where the data are, if they are not where the runs found them.
+    """
+
+    runs: tuple[str, ...]
+    out: str
+    grid: inference.Grid = dataclasses.field(default_factory=inference.Grid)
+    split: str = "heldout"
+    examples: int = 10_000
+    name: str = "iterate"
+    span: int = 0
+    every: int = 10
+    memory_budget: int = 1 << 30
+    data: str | None = None
+
+    def __post_init__(self):
+        if self.every < 1 or self.span < 0 or self.examples < 1:
+            raise ValueError(
+                f"every={self.every} and examples={self.examples} must be at least 1 "
+                f"and span={self.span} must not be negative"
+            )
+
+
+def curve_rounds(members: Sequence[int], span: int, every: int) -> list[int]:
+    """Returns the rounds to evaluate: the last one and those before it in the span."""
+    last = members[-1]
+    wanted = range(last, max(last - span, members[0]) - 1, -every)
+    return sorted(set(wanted) & set(members))
+
+
+def applicable(task_class: type[Task], grid: inference.Grid) -> inference.Grid:
+    """Returns a grid without what does not apply to a task."""
+    return dataclasses.replace(grid, votes=grid.votes and not task_class.no_vote)
+
+
+def evaluate_runs(
+    task_class: type[Task],
+    config: EvaluateConfig,
+    on_progress: Progress | None = None,
+) -> list[Row]:
+    """Evaluates all runs and returns one row for each method, parameter and round."""
+    opened = runs.open_runs(task_class, config.runs, config.data)
+    rows: list[Row] = []
+    for kind, members in runs.kinds(opened).items():
+        for run in members:
+            task, rounds = run.task, run.rounds(config.name)
+            sample = task.fixed_sample(config.split, config.examples)
+            scores = inference.evaluate(
+                run.loader(config.name),
+                rounds,
+                curve_rounds(rounds, config.span, config.every),
+                applicable(task_class, config.grid),
+                score=run.scorer(config.split, config.examples),
+                judge=task.judge(),
+                predict=task.predictor(),
+                examples=task.flat_sample(sample),
+                classes=task.classes,
+                positions_per_example=task.positions_per_example,
+                memory_budget=config.memory_budget,
+                on_progress=on_progress,
+            )
+            rows += [
+                {
+                    "run": str(run.folder),
+                    "kind": kind,
+                    "seed": run.config.seed,
+                    "split": config.split,
+                    "method": score.method,
+                    "parameter": score.parameter,
+                    "round": score.round,
+                    **score.values,
+                }
+                for score in scores
+            ]
+    return rows
+
+
+def summarise(rows: Iterable[Row], metrics: Sequence[Metric]) -> list[Row]:
+    """Returns mean and standard deviation over runs at each kind's last round.
+
+    A row has, by the name of each metric, the pair of both; None where a method has no
+    such value, and a deviation of None for a single run.
+    """
+    rows = list(rows)
+    last: dict[str, int] = {}
+    for row in rows:
+        last[row["run"]] = max(last.get(row["run"], 0), row["round"])
+    grouped: dict[tuple, list[Row]] = {}
+    for row in rows:
+        if row["round"] == last[row["run"]]:
+            key = (row["kind"], row["method"], row["parameter"])
+            grouped.setdefault(key, []).append(row)
+    summary = []
+    for (kind, method, parameter), found in grouped.items():
+        one: Row = {"kind": kind, "method": method, "parameter": parameter}
+        one["runs"] = len(found)
+        for metric in metrics:
+            values = [row[metric.name] for row in found if metric.name in row]
+            one[metric.name] = _mean_and_spread(values)
+        summary.append(one)
+    return summary
+
+
+def _mean_and_spread(values: list[float]) -> tuple[float, float | None] | None:
+    if not values:
+        return None
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return statistics.fmean(values), spread
+
+
+def table(summary: Sequence[Row], metrics: Sequence[Metric]) -> str:
+    """Formats the summary for the terminal."""
+    from tff_agg.experiment import terminal
+
+    several = len({row["kind"] for row in summary}) > 1
+    header = (["kind"] if several else []) + ["method", "parameter"]
+    header += [metric.label for metric in metrics] + ["runs"]
+    lines = []
+    for row in summary:
+        parameter = "" if row["parameter"] is None else f"{row['parameter']:g}"
+        cells = ([row["kind"]] if several else []) + [row["method"], parameter]
+        for metric in metrics:
+            if row[metric.name] is None:
+                cells.append("")
+                continue
+            mean, spread = row[metric.name]
+            shown = metric.show(mean, 3)
+            cells.append(
+                shown if spread is None else f"{shown} ± {metric.show(spread, 3)}"
+            )
+        lines.append([*cells, row["runs"]])
+    return terminal.table(header, lines)
+
+
+def shown_parameters(
+    summary: Sequence[Row], metric: Metric, split: str
+) -> dict[tuple[str, str], Any]:
+    """Chooses the parameter that the picture shows, by (kind, method).
+
+    On validation data it is the best; test data must not be used to choose, so there
+    it is the first that was asked for.
+    """
+    shown: dict[tuple[str, str], Row] = {}
+    for row in summary:
+        key = (row["kind"], row["method"])
+        if key not in shown or (
+            split != "test"
+            and metric.better(row[metric.name][0], shown[key][metric.name][0])
+        ):
+            shown[key] = row
+    return {key: row["parameter"] for key, row in shown.items()}
+
+
+def draw(
+    rows: Sequence[Row], metrics: Sequence[Metric], split: str, path: pathlib.Path
+) -> None:
+    """Draws the first metric over rounds, a panel for each kind of run."""
+    from tff_agg.experiment import figures
+
+    metric = metrics[0]
+    shown = shown_parameters(summarise(rows, metrics), metric, split)
+    panels: dict[str, dict[str, figures.Curve]] = {}
+    for (kind, method), parameter in shown.items():
+        by_run: dict[str, dict[int, float]] = {}
+        for row in rows:
+            if (row["kind"], row["method"], row["parameter"]) == (
+                kind,
+                method,
+                parameter,
+            ):
+                points = by_run.setdefault(row["run"], {})
+                points[row["round"]] = row[metric.name]
+        common = sorted(set.intersection(*(set(p) for p in by_run.values())))
+        if not common:
+            continue
+        label = method if parameter is None else f"{method} ({parameter:g})"
+        panels.setdefault(kind, {})[label] = figures.Curve(
+            common, [[points[t] for t in common] for points in by_run.values()]
+        )
+    figures.metric_curves(path, panels, metric, y_label=f"{split} {metric.label}")
+
+
+def write_csv(
+    rows: Sequence[Row], metrics: Sequence[Metric], path: pathlib.Path
+) -> None:
+    """Writes the scores, as a whole or not at all."""
+    columns = ["run", "kind", "seed", "split", "method", "parameter", "round"]
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text, columns + [metric.name for metric in metrics], lineterminator="\n"
+    )
+    writer.writeheader()
+    for row in rows:
+        none_as_empty = {k: "" if v is None else v for k, v in row.items()}
+        writer.writerow(none_as_empty)
+    files.write_text(path, text.getvalue())
+
+
+def run(
+    task_class: type[Task], config: EvaluateConfig, on_progress: Progress | None = None
+) -> list[Row]:
+    """Evaluates, writes scores.csv and the picture, and returns the summary."""
+    metrics = task_class.metrics
+    rows = evaluate_runs(task_class, config, on_progress)
+    out = pathlib.Path(config.out)
+    write_csv(rows, metrics, out / "scores.csv")
+    draw(rows, metrics, config.split, out / f"{metrics[0].name}.png")
+    return summarise(rows, metrics)
+
+
+def define_grid_flags(flag_values: flags.FlagValues) -> None:
+    """Defines the flags that make an `inference.Grid`."""
+    define = functools.partial(flag_fields.define_one, flag_values)
+    define("list", "uta_k", [], "UTA_inf: how many checkpoints to average")
+    define("list", "output_k", [], "OPA and OMV: how many checkpoints to combine")
+    define("list", "ema", [], "EMA_inf: the values of β")
+    define("list", "pda", [], "PDA: the values of γ")
+    define(
+        "enum",
+        "ema_convention",
+        "decay",
+        ["decay", "weight"],
+        "what β is the weight of: the old average (decay) or the newest checkpoint",
+    )
+    define("bool", "ema_warm_up", True, "forget the first checkpoints sooner")
+
+
+def grid_from_flags(values: flags.FlagValues) -> inference.Grid:
+    """Makes the grid that the flags describe."""
+    return inference.Grid(
+        uta=tuple(int(k) for k in values.uta_k),
+        outputs=tuple(int(k) for k in values.output_k),
+        ema=tuple(float(b) for b in values.ema),
+        pda=tuple(float(g) for g in values.pda),
+        ema_convention=values.ema_convention,
+        ema_warm_up=values.ema_warm_up,
+    )
+
+
+def define_run_flags(
+    task_class: type[Task], flag_values: flags.FlagValues, examples: int
+) -> None:
+    """Defines the flags of all binaries that read runs."""
+    define = functools.partial(flag_fields.define_one, flag_values)
+    define("list", "runs", [], "the run folders")
+    define("integer", "examples", examples, "the size of a sample")
+    define("enum", "name", "iterate", list(NAMES), "checkpoints: θ or θ^AGG")
+    define("integer", "memory_mb", 1024, "the memory for predictions, in MB")
+    for other, known in task_class.flag_aliases.items():
+        flags.DEFINE_alias(other, known, flag_values=flag_values)
+    if task_class.data_field is not None:
+        text = "where the data are, if they were moved"
+        define("string", task_class.data_field, None, text)
+
+
+def data_from_flags(task_class: type[Task], values: flags.FlagValues) -> str | None:
+    """Returns where the flags say that the data are."""
+    return task_class.data_field and values[task_class.data_field].value
+
+
+def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this driver."""
+    define = functools.partial(flag_fields.define_one, flag_values)
+    define_run_flags(task_class, flag_values, 10_000)
+    define("string", "out", "results/evaluate", "where table and picture go")
+    define("enum", "split", "heldout", list(SAMPLE_SEEDS), "the data")
+    define("integer", "span", 0, "how many of the last rounds the curve covers")
+    define("integer", "every", 10, "the rounds between two points of the curve")
+    define_grid_flags(flag_values)
+
+
+def config_from_flags(
+    task_class: type[Task], values: flags.FlagValues
+) -> EvaluateConfig:
+    """Makes the configuration that the flags describe."""
+    return EvaluateConfig(
+        runs=tuple(values.runs),
+        out=values.out,
+        grid=grid_from_flags(values),
+        split=values.split,
+        examples=values.examples,
+        name=values.name,
+        span=values.span,
+        every=values.every,
+        memory_budget=values.memory_mb << 20,
+        data=data_from_flags(task_class, values),
+    )
+
+
+def main(task_class: type[Task], values: flags.FlagValues) -> int:
+    """Evaluates what the flags describe."""
+    from tff_agg.experiment import terminal
+
+    config = config_from_flags(task_class, values)
+    summary = run(task_class, config, terminal.ProgressBars())
+    print(table(summary, task_class.metrics))
+    if config.grid.outputs and task_class.no_vote:
+        print(f"OMV is left out: {task_class.no_vote}")
+    print(f"Everything is in {config.out}")
+    return 0

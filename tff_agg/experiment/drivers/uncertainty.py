@@ -1,0 +1,258 @@
+"""How uncertain are predictions, from one run's checkpoints and from independent runs?
+
+For every prediction on the validation sample: the 95 % confidence interval of the
+highest mean score over N models, averaged over all predictions. The models are the
+final ones of N runs, or the last N checkpoints of a single run. Prints both for several
+N with their ratio, and writes widths.csv and widths.png.
+"""
+
+import csv
+import dataclasses
+import functools
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags
+
+from tff_agg import files
+from tff_agg.experiment import flag_fields, runs
+from tff_agg.experiment.drivers import evaluate
+from tff_agg.experiment.task import SAMPLE_SEEDS, Task
+from tff_agg.recycling import uncertainty
+
+# Mean, spread, scores and difference in double precision; the scores twice in single.
+_BYTES_PER_SCORE = 4 * 8 + 2 * 4
+
+
+@dataclasses.dataclass(frozen=True)
+class UncertaintyConfig:
+    """What to compare.
+
+    Attributes:
+      runs: The folders of runs that differ in their seeds, at least 2.
+      out: Where table and picture go.
+      sizes: The numbers of models N; those beyond the number of runs are left out.
+      repeats: How many times runs are drawn.
+      split: 'heldout' or 'test'.
+      examples: The size of the sample.
+      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
+      separation: The rounds between two checkpoints.
+      burn_in: The first round whose checkpoint may be used.
+      level: The confidence.
+      memory_budget: In bytes.
+      seed: Seeds the drawing of runs.
+      data: Where the data are, if they are not where the runs found them.
+    """
+
+    runs: tuple[str, ...]
+    out: str
+    sizes: tuple[int, ...] = (2, 3, 5, 10, 20, 50, 100)
+    repeats: int = 5
+    split: str = "heldout"
+    examples: int = 1000
+    name: str = "iterate"
+    separation: int = 1
+    burn_in: int = 0
+    level: float = 0.95
+    memory_budget: int = 1 << 30
+    seed: int = 0
+    data: str | None = None
+
+
+class Handle(NamedTuple):
+    """One checkpoint: which run's, of which round."""
+
+    run: int
+    round: int
+
+
+def compare(
+    task_class: type[Task],
+    config: UncertaintyConfig,
+    on_progress: evaluate.Progress | None = None,
+) -> uncertainty.Comparison:
+    """Compares both estimators over the runs of a configuration."""
+    opened = runs.open_runs(task_class, config.runs, config.data)
+    if len({str(run.folder.resolve()) for run in opened}) < len(opened):
+        raise ValueError("runs: the same folder is given twice")
+    if len(groups := runs.kinds(opened)) > 1:
+        raise ValueError(
+            f"runs must differ in their seeds only; there are {len(groups)} kinds: "
+            + "; ".join(groups)
+        )
+    sizes = [n for n in config.sizes if 2 <= n <= len(opened)]
+    if not sizes:
+        raise ValueError(
+            f"sizes={config.sizes} has none from 2 to the {len(opened)} runs given"
+        )
+    task = opened[0].task
+    rows = task.flat_sample(task.fixed_sample(config.split, config.examples))
+    per_row = task.classes * task.positions_per_example * _BYTES_PER_SCORE
+    count = max(1, config.memory_budget // per_row)
+    chunks = [rows[i : i + count] for i in range(0, len(rows), count)]
+    predict = task.predictor()
+    done, total = 0, config.repeats * 2 * max(sizes) * len(chunks)
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        if on_progress is not None:
+            on_progress("predictions", done, total)
+
+    def scores(handle: Handle, chunk: Any) -> np.ndarray:
+        weights = opened[handle.run].load(handle.round, config.name)
+        return predict(weights, chunk).scores
+
+    def widths(models: Sequence[Handle]) -> uncertainty.Widths:
+        return uncertainty.interval_widths(
+            models,
+            scores,
+            chunks,
+            sizes,
+            level=config.level,
+            on_progress=advance,
+        )
+
+    def tail(run: int, n: int) -> list[Handle]:
+        have = opened[run].rounds(config.name)
+        wanted = uncertainty.checkpoint_rounds(
+            have[-1], burn_in=config.burn_in, separation=config.separation, count=n
+        )
+        if missing := sorted(set(wanted) - set(have)):
+            raise ValueError(f"{opened[run].folder} has no checkpoints of {missing}")
+        return [Handle(run, t) for t in reversed(wanted)]
+
+    return uncertainty.compare_estimators(
+        range(len(opened)),
+        final=lambda run: Handle(run, opened[run].rounds(config.name)[-1]),
+        tail=tail,
+        widths=widths,
+        repeats=config.repeats,
+        seed=config.seed,
+    )
+
+
+def table(found: uncertainty.Comparison) -> str:
+    """Formats the comparison for the terminal."""
+    from tff_agg.experiment import terminal
+
+    rows = []
+    for i, n in enumerate(found.sizes):
+        independent, checkpoints = found.independent[:, i], found.checkpoints[:, i]
+        rows.append(
+            [
+                n,
+                f"{independent.mean():.5f} ± {_error(independent):.5f}",
+                f"{checkpoints.mean():.5f} ± {_error(checkpoints):.5f}",
+                f"{found.ratio[i]:.2f}",
+            ]
+        )
+    header = ["N", "independent runs", "last checkpoints", "ratio"]
+    return terminal.table(header, rows)
+
+
+def _error(values: np.ndarray) -> float:
+    """The standard error over repeats."""
+    if len(values) < 2:
+        return 0.0
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def write(found: uncertainty.Comparison, out: str) -> None:
+    """Writes widths.csv and widths.png."""
+    from matplotlib import ticker
+
+    from tff_agg.experiment import figures
+
+    folder = pathlib.Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["estimator", "models", "repeat", "width"])
+    estimators = {
+        "independent runs": found.independent,
+        "last checkpoints": found.checkpoints,
+    }
+    for name, values in estimators.items():
+        for repeat, row in enumerate(values):
+            for n, width in zip(found.sizes, row, strict=True):
+                writer.writerow([name, n, repeat, width])
+    files.write_text(folder / "widths.csv", text.getvalue())
+    figure, (axis,) = figures.new_figure(1)
+    for name, values in estimators.items():
+        errors = [_error(values[:, i]) for i in range(len(found.sizes))]
+        axis.errorbar(
+            found.sizes, values.mean(axis=0), errors, fmt="o-", capsize=3, label=name
+        )
+    for n, ratio, top in zip(
+        found.sizes, found.ratio, found.independent.mean(axis=0), strict=True
+    ):
+        axis.annotate(
+            f"×{ratio:.2f}", (n, top), textcoords="offset points", xytext=(4, 6),
+            fontsize=8,
+        )  # fmt: skip
+    axis.set(xlabel="number of models N", ylabel="mean width of the 95 % interval")
+    axis.set(xscale="log", yscale="log")
+    axis.set_xticks(found.sizes, [str(n) for n in found.sizes])
+    axis.minorticks_off()
+    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.margins(x=0.12)
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+    figures.save(figure, folder / "widths.png")
+
+
+def run(
+    task_class: type[Task],
+    config: UncertaintyConfig,
+    on_progress: evaluate.Progress | None = None,
+) -> uncertainty.Comparison:
+    """Compares, writes the results and returns them."""
+    found = compare(task_class, config, on_progress)
+    write(found, config.out)
+    return found
+
+
+def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this driver."""
+    define = functools.partial(flag_fields.define_one, flag_values)
+    defaults = UncertaintyConfig(runs=(), out="results/uncertainty")
+    evaluate.define_run_flags(task_class, flag_values, defaults.examples)
+    define("string", "out", defaults.out, "where table and picture go")
+    sizes = [str(n) for n in defaults.sizes]
+    define("list", "sizes", sizes, "the numbers of models N")
+    define("integer", "repeats", defaults.repeats, "how many times runs are drawn")
+    define("enum", "split", defaults.split, list(SAMPLE_SEEDS), "the data")
+    define("integer", "separation", 1, "the rounds between two checkpoints")
+    define("integer", "burn_in", 0, "the first round that may be used")
+    define("float", "level", defaults.level, "the confidence")
+    define("integer", "seed", 0, "seeds the drawing of runs")
+
+
+def config_from_flags(
+    task_class: type[Task], values: flags.FlagValues
+) -> UncertaintyConfig:
+    """Makes the configuration that the flags describe."""
+    names = {f.name for f in dataclasses.fields(UncertaintyConfig)}
+    given = {name: values[name].value for name in names - {"memory_budget", "data"}}
+    given |= {
+        "runs": tuple(values.runs),
+        "sizes": tuple(int(n) for n in values.sizes),
+        "memory_budget": values.memory_mb << 20,
+        "data": evaluate.data_from_flags(task_class, values),
+    }
+    return UncertaintyConfig(**given)
+
+
+def main(task_class: type[Task], values: flags.FlagValues) -> int:
+    """Compares what the flags describe."""
+    from tff_agg.experiment import terminal
+
+    config = config_from_flags(task_class, values)
+    print(table(run(task_class, config, terminal.ProgressBars())))
+    print(f"Everything is in {config.out}")
+    return 0

@@ -1,0 +1,176 @@
+"""Tasks whose model is a Keras classifier: what is left to say is data and layers."""
+
+import abc
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tff_agg.experiment.task import Client, Sample, Scores, Task, Weights
+from tff_agg.recycling.metrics import ACCURACY, Metric
+from tff_agg.recycling.outputs import Predictions
+
+Examples = tuple[np.ndarray, np.ndarray]
+_BATCH = 512
+
+
+class KerasTask(Task):
+    """A classifier in Keras, trained by plain gradient descent on each client.
+
+    A task of your own says who the users are (`users`), what they have (`examples_of`),
+    what models are judged on (`evaluation_examples`), and which layers the model has
+    (`keras_model`). The last layer gives one logit per class. `docs/your_own_task.md`
+    shows one.
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        ACCURACY,
+        Metric("loss", higher_is_better=False),
+    )
+
+    @abc.abstractmethod
+    def keras_model(self, seed: int) -> Any:
+        """Builds the model, its initial weights a function of the seed."""
+
+    @abc.abstractmethod
+    def examples_of(self, user: int, group: str) -> Examples:
+        """Returns a user's features and labels, in a fixed order."""
+
+    @abc.abstractmethod
+    def evaluation_examples(self, split: str) -> Mapping[str, Examples]:
+        """Returns features and labels of a split, by group."""
+
+    def client(self, user: int, group: str, round_number: int) -> Client:
+        """Returns a user's examples in batches."""
+        import tensorflow as tf
+
+        features, labels = self.examples_of(user, group)
+        batches = tf.data.Dataset.from_tensor_slices((features, labels))
+        name = f"user {user}"
+        return Client(name, batches.batch(self.config.batch_size), len(labels))
+
+    @functools.cached_property
+    def _built(self) -> Any:
+        model = self.keras_model(self.config.seed)
+        if model.non_trainable_weights:
+            names = ", ".join(w.name for w in model.non_trainable_weights)
+            raise ValueError(
+                f"the model of {self.package} has weights that training does not "
+                f"change through private updates ({names}), such as the statistics of "
+                "batch normalisation; use layers without them, for example group "
+                "normalisation"
+            )
+        return model
+
+    @functools.cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The weights, by their layer's place and kind and their own names."""
+        found = {}
+        for place, layer in enumerate(self._built.layers):
+            for weight in layer.trainable_weights:
+                kind = type(layer).__name__.lower()
+                own = weight.name.rpartition("/")[2].partition(":")[0]
+                found[f"{place}_{kind}/{own}"] = tuple(weight.shape)
+        return found
+
+    def model(self) -> Any:
+        """Returns the model as TFF trains it."""
+        import tensorflow as tf
+        import tensorflow_federated as tff
+
+        kind = tf.TensorSpec([None, *self._built.input_shape[1:]], tf.float32)
+        return tff.learning.models.functional_model_from_keras(
+            lambda: self.keras_model(self.config.seed),
+            tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            (kind, tf.TensorSpec([None], tf.int32)),
+            lambda: {"accuracy": tf.keras.metrics.SparseCategoricalAccuracy()},
+        )
+
+    def initial_weights(self) -> Weights:
+        """Returns the weights that the model was built with."""
+        return self.named([w.numpy() for w in self._built.trainable_weights])
+
+    def sample(self, split: str, examples: int, seed: int) -> Sample:
+        """Draws examples of all groups in their shares."""
+        groups = self.evaluation_examples(split)
+        total = sum(len(labels) for _, labels in groups.values())
+        if not total:
+            raise ValueError(f"the split {split!r} of {self.package} has no examples")
+        share = min(1.0, examples / total)
+        found = {}
+        for number, (name, (features, labels)) in enumerate(groups.items()):
+            count = max(1, round(share * len(labels)))
+            chosen = np.sort(
+                np.random.default_rng([seed, number]).permutation(len(labels))[:count]
+            )
+            found[name] = (features[chosen], labels[chosen])
+        return found
+
+    def flat_sample(self, sample: Sample) -> "_Rows":
+        """Returns all examples, to be sliced together with their labels."""
+        features, labels = zip(*sample.values(), strict=True)
+        return _Rows(np.concatenate(features), np.concatenate(labels))
+
+    @property
+    def classes(self) -> int:
+        """The width of the model's output."""
+        return int(self._built.output_shape[-1])
+
+    def evaluator(self) -> Callable[[Weights, Sample], Scores]:
+        """Returns accuracy and mean cross entropy."""
+        predict = self.predictor()
+
+        def sums(weights: Weights, examples: Examples) -> np.ndarray:
+            scores, labels = predict(weights, _Rows(*examples))
+            chosen = scores[np.arange(len(labels)), labels]
+            right = scores.argmax(axis=1) == labels
+            loss = -np.log(np.maximum(chosen, np.finfo(np.float32).tiny))
+            return np.array([right.sum(), loss.sum(dtype=np.float64), len(labels)])
+
+        def evaluate(weights: Weights, sample: Sample) -> Scores:
+            parts = {name: sums(weights, part) for name, part in sample.items()}
+            parts["all"] = np.sum(list(parts.values()), axis=0)
+            return {
+                name: {"accuracy": right / count, "loss": loss / count}
+                for name, (right, loss, count) in parts.items()
+            }
+
+        return evaluate
+
+    def predictor(self) -> Callable[[Weights, "_Rows"], Predictions]:
+        """Returns the predicted distributions."""
+        import tensorflow as tf
+
+        model = self._built
+
+        @tf.function(reduce_retracing=True)
+        def run(features):
+            return tf.nn.softmax(model(features, training=False))
+
+        def predict(weights: Weights, rows: "_Rows") -> Predictions:
+            for variable, value in zip(
+                model.trainable_weights, self.named(weights).values(), strict=True
+            ):
+                variable.assign(value)
+            scores = [
+                run(tf.constant(rows.features[i : i + _BATCH], tf.float32)).numpy()
+                for i in range(0, len(rows), _BATCH)
+            ]
+            empty = np.zeros((0, self.classes), np.float32)
+            return Predictions(np.concatenate([empty, *scores]), rows.labels)
+
+        return predict
+
+
+class _Rows:
+    """Features with their labels, sliced together."""
+
+    def __init__(self, features: np.ndarray, labels: np.ndarray):
+        self.features, self.labels = features, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, part: slice) -> "_Rows":
+        return _Rows(self.features[part], self.labels[part])

@@ -1,0 +1,217 @@
+"""What an experiment has to know about a task.
+
+A task is one folder. It says who the users are, what a client trains on, which model
+is trained, and how models are judged; `tff_agg.experiment` does the rest: training
+with checkpoints and resume, privacy report, tables, pictures, recycling of checkpoints,
+tuning and uncertainty. `docs/your_own_task.md` builds one in about a hundred lines.
+"""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from pds import groups as populations
+from tff_agg.experiment import config as configs
+from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge, accuracy_judge
+from tff_agg.recycling.outputs import Predictions
+
+Weights = dict[str, np.ndarray]
+# A sample to evaluate on, by group; every example is in one group.
+Sample = Mapping[str, Any]
+Scores = dict[str, dict[str, float]]
+# The splits that models are judged on, each with the seed of its fixed sample.
+SAMPLE_SEEDS = {"heldout": 1, "test": 2}
+
+
+class Client(NamedTuple):
+    """What one user brings to a round.
+
+    Attributes:
+      name: What errors call the user.
+      data: What the model trains on, as its input specification says: a
+        `tf.data.Dataset`, or a list of batches.
+      examples: How many examples that is; lanes are balanced by it.
+    """
+
+    name: str
+    data: Any
+    examples: int
+
+
+class Task(abc.ABC):
+    """A learning problem, bound to one configuration.
+
+    A task is made from its configuration and opens its data at once. It imports
+    TensorFlow only where a method says so.
+
+    Class attributes:
+      package: Its folder: `python -m {package}.train` trains it.
+      Config: The class of its configurations, a `TrainConfig` with fields of its own.
+      metrics: What models are judged by. The first is the one that is tuned.
+      data_field: The field of the configuration that says where the data lie. The path
+        may change from machine to machine; the fingerprint may not.
+      flag_aliases: Further names of flags of the binaries that read runs.
+      no_vote: Why a majority vote over predicted labels does not apply; empty where it
+        does.
+
+    Attributes:
+      config: The configuration.
+    """
+
+    package: ClassVar[str]
+    Config: ClassVar[type[configs.TrainConfig]]
+    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
+    data_field: ClassVar[str | None] = None
+    flag_aliases: ClassVar[Mapping[str, str]] = {}
+    no_vote: ClassVar[str] = ""
+
+    def __init__(self, config: configs.TrainConfig):
+        """Opens the data of a configuration."""
+        self.config = config
+
+    # The population and its data.
+
+    @property
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """A digest of all data, stored with a run and compared when it goes on."""
+
+    @abc.abstractmethod
+    def users(self) -> Sequence[int] | np.ndarray:
+        """Returns the users to train on, as different integers."""
+
+    @abc.abstractmethod
+    def client(self, user: int, group: str, round_number: int) -> Client:
+        """Returns what a user brings to a round, a pure function of its arguments.
+
+        Args:
+          user: One of `users()`.
+          group: The group that the user was drawn from; 'all' without a shift.
+          round_number: The round, from 0.
+        """
+
+    def shifting_groups(self) -> Sequence[populations.Group]:
+        """Returns the two populations that a periodic shift moves between."""
+        raise ValueError(
+            f"pds: the task {self.package!r} names no two groups to shift between"
+        )
+
+    def overlap(self) -> dict[str, int] | None:
+        """Counts users of training in each evaluation split; None where not known."""
+        return None
+
+    def data_guarantee(self) -> Any:
+        """Returns what preparing the data has cost in privacy; None for nothing."""
+        return None
+
+    # The model.
+
+    @abc.abstractmethod
+    def model(self) -> Any:
+        """Returns what `build_dp_ftrl_process` trains; imports TensorFlow."""
+
+    @abc.abstractmethod
+    def initial_weights(self) -> Weights:
+        """Returns the weights of round 0 by name, a function of the seed."""
+
+    @property
+    @abc.abstractmethod
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The names and shapes of the weights, without TensorFlow."""
+
+    # Evaluation.
+
+    @abc.abstractmethod
+    def sample(self, split: str, examples: int, seed: int) -> Sample:
+        """Draws a fixed sample of a split.
+
+        Args:
+          split: 'heldout' or 'test'.
+          examples: How many examples, at most.
+          seed: Seeds the drawing.
+
+        Returns:
+          The examples by group; all of them under 'all' where there are no groups.
+        """
+
+    @abc.abstractmethod
+    def evaluator(self) -> Callable[[Weights, Sample], Scores]:
+        """Returns `evaluate(weights, sample)`; imports TensorFlow.
+
+        It returns the values of all metrics by group, and over the whole sample under
+        'all'.
+        """
+
+    # Prediction, for output aggregation and uncertainty.
+
+    @property
+    @abc.abstractmethod
+    def classes(self) -> int:
+        """How many classes are predicted."""
+
+    @property
+    def positions_per_example(self) -> int:
+        """The most predictions that one example asks for."""
+        return 1
+
+    @abc.abstractmethod
+    def predictor(self) -> Callable[[Weights, Any], Predictions]:
+        """Returns `predict(weights, examples)`; imports TensorFlow.
+
+        The examples are a slice of `flat_sample`; predictions come in an order that
+        does not depend on the weights.
+        """
+
+    def flat_sample(self, sample: Sample) -> Any:
+        """Returns a sample's examples in one array, to be sliced along its first axis.
+
+        The default joins the groups' arrays.
+        """
+        return np.concatenate(list(sample.values()))
+
+    def judge(self) -> OutputJudge:
+        """Returns how combined outputs are judged: by default by right labels."""
+        return accuracy_judge(self.metric.name)
+
+    # Follows from the rest.
+
+    @property
+    def metric(self) -> Metric:
+        """The metric that is tuned."""
+        return self.metrics[0]
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """The names of the weights, in order."""
+        return tuple(self.shapes)
+
+    def population(self) -> Sequence[populations.Group]:
+        """Returns the groups that the configuration draws clients from."""
+        if self.config.pds:
+            return self.shifting_groups()
+        return populations.everyone(self.users())
+
+    def fixed_sample(self, split: str, examples: int) -> Sample:
+        """Returns the sample of a split that every run of this task is judged on."""
+        if split not in SAMPLE_SEEDS:
+            names = ", ".join(SAMPLE_SEEDS)
+            raise ValueError(f"split={split!r} must be one of {names}")
+        return self.sample(split, examples, SAMPLE_SEEDS[split])
+
+    def named(self, weights: Any) -> Weights:
+        """Returns weights by name, whether they were stored with names or without.
+
+        Raises:
+          ValueError: Names or shapes are not those of this task's model.
+        """
+        if not isinstance(weights, Mapping):
+            weights = dict(zip(self.weight_names, weights, strict=False))
+        found = {name: np.shape(value) for name, value in weights.items()}
+        if found != {name: tuple(shape) for name, shape in self.shapes.items()}:
+            raise ValueError(
+                f"weights of {self.package}: have the shapes {found}; this model has "
+                f"{dict(self.shapes)}"
+            )
+        return {name: weights[name] for name in self.weight_names}
