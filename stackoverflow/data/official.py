@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from stackoverflow.data.example_message import first_texts
 from stackoverflow.data.sources import SCHEMA, SPLITS, file_fingerprint
 
 _SHARD_ROWS = 1 << 17
@@ -24,7 +25,7 @@ _COLUMNS = {
     "examples": ("split_name", "client_id", "serialized_example_proto"),
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
-_FEATURES = (b"tokens", b"type", b"creation_date")
+_FEATURES = ("tokens", "type", "creation_date")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,10 +159,10 @@ def _batch(rows: list[Any], split: str | None, file: str) -> pa.RecordBatch:
     columns: list[list[Any]] = [[], [], [], [], []]
     for number, split_name, client_id, message in rows:
         try:
-            example = parse_example(message, _FEATURES)
-            tokens = example[b"tokens"].decode()
-            kind = example[b"type"].decode()
-            date = example.get(b"creation_date", b"").decode()
+            example = first_texts(message, _FEATURES)
+            tokens = example["tokens"].decode()
+            kind = example["type"].decode()
+            date = example.get("creation_date", b"").decode()
         except (KeyError, ValueError, AttributeError) as error:
             raise ValueError(
                 f"{file}: row {number} of table 'examples' is not an example with "
@@ -174,83 +175,3 @@ def _batch(rows: list[Any], split: str | None, file: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array(column, pa.string()) for column in columns], schema=SCHEMA
     )
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Returns the variable-length integer at `position` and where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-
-
-def _fields(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yields number, start and end of the length-delimited fields of a message."""
-    while position < end:
-        key, position = _varint(data, position)
-        wire = key & 7
-        if wire == 2:
-            length, position = _varint(data, position)
-            if position + length > end:
-                raise ValueError("a field is longer than its message")
-            yield key >> 3, position, position + length
-            position += length
-        elif wire == 0:
-            _, position = _varint(data, position)
-        elif wire in (1, 5):
-            position += 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"wire type {wire} is not one of protocol buffers 3")
-
-
-def parse_example(
-    message: bytes, features: tuple[bytes, ...] | None = None
-) -> dict[bytes, bytes]:
-    r"""Returns the first text of each feature of a serialized `tf.train.Example`.
-
-    Args:
-      message: The serialized message.
-      features: Names to look for; None for all. Features without text are left out.
-
-    Returns:
-      Feature name to text.
-
-    Raises:
-      ValueError: If the message is cut off or is no message.
-
-    Example:
-      >>> parse_example(b'\n\r\n\x0b\n\x01a\x12\x06\n\x04\n\x02hi')
-      {b'a': b'hi'}
-    """
-    found = {}
-    try:
-        for number, start, end in _fields(message, 0, len(message)):
-            if number != 1:
-                continue
-            for _, entry, entry_end in _fields(message, start, end):
-                name = value = None
-                for part, low, high in _fields(message, entry, entry_end):
-                    if part == 1:
-                        name = message[low:high]
-                        if features is not None and name not in features:
-                            break
-                    elif part == 2:
-                        value = _first_text(message, low, high)
-                if name is not None and value is not None:
-                    found[name] = value
-    except IndexError as error:
-        raise ValueError("the message is cut off") from error
-    return found
-
-
-def _first_text(message: bytes, start: int, end: int) -> bytes | None:
-    """Returns the first entry of a feature's list of bytes."""
-    for kind, low, high in _fields(message, start, end):
-        if kind == 1:
-            for _, first, last in _fields(message, low, high):
-                return message[first:last]
-    return None
