@@ -102,7 +102,6 @@ class TrainConfig:
     test_sentences: int = _field(
         10_000, "sentences of the test sample; 0: leave the test data alone"
     )
-    state_every: int = _field(10, "rounds between saves of the whole state")
     keep_last: int | None = _field(None, "newest checkpoints to keep; not given: all")
     keep_every: int | None = _field(None, "with keep_last: keep every n-th as well")
     # Runtime.
@@ -189,10 +188,11 @@ _AT_LEAST_ONE = (
     "max_sentences",
     "batch_size",
     "local_epochs",
+    "embedding_size",
+    "lstm_size",
     "k",
     "evaluate_every",
     "validation_sentences",
-    "state_every",
     "keep_last",
     "keep_every",
     "pds_period",

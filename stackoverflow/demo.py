@@ -113,7 +113,6 @@ class DemoConfig:
             evaluate_every=10,
             validation_sentences=1500,
             test_sentences=3000,
-            state_every=50,
             # One lane: the same sums, to the last bit, on any number of cores.
             lanes=1,
             **SETTINGS[setting],

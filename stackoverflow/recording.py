@@ -1,9 +1,10 @@
 """Writes a run's numbers: tables, event files, and what an observer hears."""
 
+import logging
 import math
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,8 @@ VALIDATION_SEED = 1
 TEST_SEED = 2
 
 Scores = dict[str, dict[str, dict[str, float]]]
+
+_log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -115,7 +118,6 @@ class Recorder:
         """Draws the evaluation samples; writes nothing yet."""
         self._config, self._plan, self._observer = config, plan, observer
         self._folder = folder
-        self._done = 0
         self._events: event_files.EventFiles | None = None
         self._metrics: tables.RoundTable | None = None
         columns = ["round", "weights", "group", *SCORES]
@@ -133,37 +135,59 @@ class Recorder:
                 sizes, evaluation_rows(data, "test", wanted, TEST_SEED)
             )
 
-    def start(self, done: int) -> None:
-        """Cuts the tables back to the rounds that are done, and opens them."""
-        self._done = done
-        tested = [] if self._test is None else [self._tests]
-        for table in (self._validation, self._timing, *tested):
-            table.keep_until(done)
+    def start(self, done: int, past: Sequence[loop.Past]) -> None:
+        """Makes tables and event files say what the ledger says, and opens them."""
+        rows = [_row(p.round, p.metrics, p.told["epsilon"]) for p in past]
+        if rows:
+            self._open_metrics(rows)
+        timing = [{"round": p.round, "seconds": p.seconds} for p in past]
+        self._restore(self._timing, timing)
+        validated = [(p.round, p.told["validation"]) for p in past]
+        validation = [r for n, scores in validated for r in _score_rows(n, scores)]
+        self._restore(self._validation, validation)
+        if self._test is not None:
+            self._tests.keep_until(done)
         self._events = event_files.EventFiles(self._folder / "tensorboard")
+        for row, (number, scores) in zip(rows, validated, strict=True):
+            self._events.write(number, _scalars(row, scores))
         self._observer.on_start(done, self._config.rounds)
 
-    def record(self, report: loop.Report) -> None:
-        """Writes down a round, and validates when it is time to."""
+    def record(self, report: loop.Report) -> dict[str, Any]:
+        """Writes down a round, validates when it is time to, returns what it found."""
         config, done = self._config, report.round
         spent = self._spent(done)
-        row = {"round": done, **report.metrics, "epsilon": spent}
+        row = _row(done, report.metrics, spent)
         if self._metrics is None:
-            self._metrics = tables.RoundTable(self._folder / "metrics.csv", list(row))
-            self._metrics.keep_until(self._done)
+            self._open_metrics([], list(row))
+        assert self._metrics is not None and self._events is not None
         self._metrics.append(row)
         self._timing.append({"round": done, "seconds": round(report.seconds, 4)})
-        facts = {k: v for k, v in row.items() if isinstance(v, int | float)}
+        scores: Scores = {}
         if done % config.evaluate_every == 0 or done == config.rounds:
             scores = self._validate.of_both(report.iterate, report.aggregate)
-            self._write(self._validation, done, scores)
-            for weights, by_group in scores.items():
-                for group, found in by_group.items():
-                    for name in SCORES:
-                        facts[f"validation/{weights}/{group}/{name}"] = found[name]
-            facts["validation_accuracy"] = scores["aggregate"]["all"]["accuracy"]
-        if self._events is not None:
-            self._events.write(done, facts)
+            for found in _score_rows(done, scores):
+                self._validation.append(found)
+        facts = _scalars(row, scores)
+        self._events.write(done, facts)
         self._observer.on_round(done, facts)
+        return {"epsilon": spent, "validation": scores}
+
+    def _open_metrics(
+        self, rows: list[dict[str, Any]], columns: list[str] | None = None
+    ) -> None:
+        columns = columns or list(rows[0])
+        self._metrics = tables.RoundTable(self._folder / "metrics.csv", columns)
+        self._restore(self._metrics, rows)
+
+    def _restore(self, table: tables.RoundTable, rows: list[dict[str, Any]]) -> None:
+        if missing := table.restore(rows):
+            _log.warning(
+                "%s did not have what the run's ledger says of %d rounds, first round "
+                "%d: it was written anew.",
+                table.path,
+                len(missing),
+                missing[0],
+            )
 
     def is_tested(self) -> bool:
         """Tells whether all wanted scores of the last model on test data are there."""
@@ -188,10 +212,17 @@ class Recorder:
         if self._test is not None and not self.is_tested():
             self._tests.keep_until(-1)  # a kill may have left part of it
             scores = self._test.of_both(iterate, aggregate)
-            self._write(self._tests, self._config.rounds, scores)
+            for row in _score_rows(self._config.rounds, scores):
+                self._tests.append(row)
         if self._events is not None:
             self._events.close()
         return self.tested()
+
+    def end(self, iterate: list[np.ndarray], aggregate: list[np.ndarray]) -> Outcome:
+        """Tests the last model if that is wanted, and tells the observer the result."""
+        outcome = Outcome(self._folder, self.test(iterate, aggregate), self._plan)
+        self._observer.on_end(outcome)
+        return outcome
 
     def _spent(self, done: int) -> float:
         """Returns the ε of the rounds so far, from a ρ rounded up to three digits.
@@ -207,8 +238,29 @@ class Recorder:
             privacy.gaussian_epsilon_of(rounded, self._plan.delta), self._plan.epsilon
         )
 
-    def _write(self, table: tables.RoundTable, done: int, scores: Scores) -> None:
-        for weights, by_group in scores.items():
-            for group, found in by_group.items():
-                row = {"round": done, "weights": weights, "group": group}
-                table.append(row | {name: found[name] for name in SCORES})
+
+def _row(done: int, metrics: Mapping[str, Any], spent: float) -> dict[str, Any]:
+    """Returns a round's row of metrics.csv."""
+    return {"round": done, **metrics, "epsilon": spent}
+
+
+def _score_rows(done: int, scores: Scores) -> list[dict[str, Any]]:
+    """Returns the rows of validation.csv or test.csv."""
+    return [
+        {"round": done, "weights": weights, "group": group}
+        | {name: found[name] for name in SCORES}
+        for weights, by_group in scores.items()
+        for group, found in by_group.items()
+    ]
+
+
+def _scalars(row: Mapping[str, Any], scores: Scores) -> dict[str, float]:
+    """Returns a round's numbers for event files and observers."""
+    facts = {k: v for k, v in row.items() if isinstance(v, int | float)}
+    for weights, by_group in scores.items():
+        for group, found in by_group.items():
+            for name in SCORES:
+                facts[f"validation/{weights}/{group}/{name}"] = found[name]
+    if scores:
+        facts["validation_accuracy"] = scores["aggregate"]["all"]["accuracy"]
+    return facts

@@ -5,15 +5,52 @@ import json
 import os
 import pathlib
 import platform
+from typing import Any
 
 from pds import sampler
 from stackoverflow import config as configs
 from stackoverflow.token_store import TokenStore
-from tff_agg import files, privacy
+from tff_agg import files, ledger, privacy
 
 
 class ConfigChangedError(RuntimeError):
     """A run folder was begun under another configuration."""
+
+
+#: What may be there of a run that has released rounds.
+_TRACES = ("checkpoints", ledger.NAME, "metrics.csv", "validation.csv", "tensorboard")
+#: What may change from machine to machine.
+_PLACES = ("store", "noise_cache", "runtime", "lanes")
+
+
+def check(
+    folder: pathlib.Path, config: configs.TrainConfig, data: TokenStore
+) -> ledger.History | None:
+    """Refuses a folder of another run; writes nothing.
+
+    Returns:
+      What the folder's ledger says; None if it has none and shows no round.
+    """
+    wanted = _identifying(config, data)
+    path = folder / "config.json"
+    if path.exists():
+        saved = json.loads(path.read_text())
+        saved = {k: v for k, v in saved.items() if k not in _PLACES}
+        if lines := configs.differences(saved, wanted):
+            raise ConfigChangedError(
+                f"{folder} was begun under another configuration; use another folder, "
+                "or the same flags:\n  " + "\n  ".join(lines)
+            )
+    history = ledger.Ledger(folder).read()
+    if history is None or not path.exists():
+        missing = ledger.NAME if path.exists() else path.name
+        if traces := [name for name in _TRACES if (folder / name).exists()]:
+            raise ConfigChangedError(
+                f"{folder} has {', '.join(traces)} but no {missing}: a run has "
+                "released rounds here, and starting over would spend the privacy "
+                "budget again. Put the file back, or use another folder."
+            )
+    return history
 
 
 def claim(
@@ -23,39 +60,46 @@ def claim(
     plan: privacy.Plan,
     cohorts: sampler.Sampler,
 ) -> None:
-    """Writes what identifies the run, or checks that it is this run's folder."""
-    wanted = config.to_json() | {"store_fingerprint": data.fingerprint}
-    # Where the data lies may change from machine to machine; what it is may not.
-    wanted.pop("store")
-    path = folder / "config.json"
-    if path.exists():
-        saved = json.loads(path.read_text())
-        saved.pop("store", None)
-        if lines := configs.differences(saved, wanted):
-            raise ConfigChangedError(
-                f"{folder} was begun under another configuration; use another folder, "
-                "or the same flags:\n  " + "\n  ".join(lines)
-            )
+    """Writes what the run is, or checks that it is this run's folder."""
+    check(folder, config, data)
+    write_report(folder, config, data, plan, cohorts, rounds_done=None)
+    if (folder / "config.json").exists():
         return
-    if (folder / "checkpoints").exists():
-        raise ConfigChangedError(
-            f"{folder} has checkpoints but no config.json: whose they are is not known"
-        )
-    privacy.write_report(
-        folder,
-        plan,
-        sampler_checked=True,
-        extra_assumptions=_assumptions(config),
-        run={"clients": cohorts.describe(), "data": data.fingerprint[:16]},
-        # A start that was cut short may have left a report that names a search.
-        searches=privacy.searches_of(folder),
-    )
+    places = {name: getattr(config, name) for name in _PLACES} | {"store": data.path}
     for name, content in (
         ("environment.json", environment()),
         # Last: it marks the folder as taken.
-        ("config.json", wanted | {"store": data.path}),
+        ("config.json", _identifying(config, data) | places),
     ):
         files.write_text(folder / name, json.dumps(content, indent=2) + "\n")
+
+
+def write_report(
+    folder: pathlib.Path,
+    config: configs.TrainConfig,
+    data: TokenStore,
+    plan: privacy.Plan,
+    cohorts: sampler.Sampler,
+    *,
+    rounds_done: int | None,
+) -> None:
+    """Writes the privacy report; `rounds_done` is None while the run is under way."""
+    privacy.write_report(
+        folder,
+        plan,
+        rounds_done=rounds_done,
+        sampler_checked=True,
+        extra_assumptions=_assumptions(config),
+        run={"clients": cohorts.describe(), "data": data.fingerprint[:16]},
+        # What searches have entered stays.
+        searches=privacy.searches_of(folder),
+    )
+
+
+def _identifying(config: configs.TrainConfig, data: TokenStore) -> dict[str, Any]:
+    """Returns the configuration without what may change from machine to machine."""
+    values = config.to_json() | {"store_fingerprint": data.fingerprint}
+    return {name: value for name, value in values.items() if name not in _PLACES}
 
 
 def _assumptions(config: configs.TrainConfig) -> list[str]:

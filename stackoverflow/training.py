@@ -3,6 +3,7 @@
 The folder of a run:
 ```
 config.json environment.json      what was run, and on what
+ledger.jsonl                      what the run is, and every round it has released
 privacy_report.md .json           the guarantee, in words and in numbers
 metrics.csv validation.csv test.csv   no test.csv if test_sentences is 0
 timing.csv                        seconds a round, apart: all else is the same each time
@@ -12,10 +13,13 @@ checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStor
 """
 
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import os
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 from pds import groups, sampler, schedule
 from stackoverflow import config as configs
@@ -23,7 +27,7 @@ from stackoverflow import model, recording, run_folder
 from stackoverflow import workshop as workshops
 from stackoverflow.recording import GROUPS, WEIGHTS, Observer, Outcome
 from stackoverflow.token_store import TokenStore
-from tff_agg import checkpoints, loop, privacy
+from tff_agg import checkpoints, identity, ledger, loop, resume
 
 _SCHEDULES = {
     "linear": schedule.linear,
@@ -52,8 +56,12 @@ def run(
       The scores on the test sample (none if `test_sentences` is 0, which leaves the
       test data alone) and where everything is.
 
+    Nothing is written before everything has been checked.
+
     Raises:
-      ConfigChangedError: The folder belongs to another configuration.
+      ConfigChangedError: The folder belongs to another configuration, or shows rounds
+        of a run that cannot go on.
+      loop.ResumeError: The run is not what it was begun as, or cannot go on.
       checkpoints.RunLockedError: Another process is at work in the folder.
 
     Example:
@@ -66,13 +74,45 @@ def run(
     cohorts = build_sampler(config, data)
     plan = config.build_plan()
     plan.check_sampler(cohorts)
-    with checkpoints.RunLock(folder):
+    sizes = model_config(config, data)
+    recorder = recording.Recorder(config, folder, data, sizes, plan, observer)
+    history = run_folder.check(folder, config, data)
+    observer.on_plan(plan, cohorts)
+    if history is not None and history.last == config.rounds and recorder.is_tested():
+        # Nothing is left to do: spare the reader the compilation.
+        observer.on_start(config.rounds, config.rounds)
+        outcome = Outcome(folder, recorder.tested(), plan)
+        observer.on_end(outcome)
+        return outcome
+    with contextlib.ExitStack() as stack:
+        if workshop is None:
+            workshop = stack.enter_context(contextlib.closing(workshops.Workshop()))
+        stack.enter_context(workshop.running(config))
+        # Refuses what is wrong with optimisers and averager.
+        process = workshop.process(config, sizes, plan)
+        stack.enter_context(checkpoints.RunLock(folder))
+        who = run_identity(config, data, cohorts, sizes)
+        book = ledger.Ledger(folder)
+        if (history := book.read()) is not None:
+            resume.check_identity(history, who.facts(process), book)
         run_folder.claim(folder, config, data, plan, cohorts)
-        observer.on_plan(plan, cohorts)
-        if workshop is not None:
-            return _train(config, folder, data, plan, cohorts, observer, workshop)
-        with contextlib.closing(workshops.Workshop()) as own:
-            return _train(config, folder, data, plan, cohorts, observer, own)
+        report = functools.partial(
+            run_folder.write_report, folder, config, data, plan, cohorts
+        )
+        try:
+            outcome = _train(config, folder, data, cohorts, process, who, recorder)
+        except BaseException:
+            # What ended the run is what is told, not that the disk is full for this.
+            with contextlib.suppress(Exception):
+                report(rounds_done=_rounds_done(book))
+            raise
+        report(rounds_done=_rounds_done(book))
+        return outcome
+
+
+def _rounds_done(book: ledger.Ledger) -> int:
+    found = book.read()
+    return 0 if found is None else max(found.last, 0)
 
 
 def build_sampler(config: configs.TrainConfig, data: TokenStore) -> sampler.Sampler:
@@ -108,40 +148,55 @@ def _train(
     config: configs.TrainConfig,
     folder: pathlib.Path,
     data: TokenStore,
-    plan: privacy.Plan,
     cohorts: sampler.Sampler,
-    observer: Observer,
-    workshop: workshops.Workshop,
+    process: Any,
+    who: identity.Identity,
+    recorder: recording.Recorder,
 ) -> Outcome:
     """Runs the rounds that are left, then the test if one is wanted."""
-    sizes = model_config(config, data)
-    recorder = recording.Recorder(config, folder, data, sizes, plan, observer)
     store = checkpoints.CheckpointStore(
         folder / "checkpoints",
-        keep_last={"state": 2} | _per_weights(config.keep_last),
+        keep_last=_per_weights(config.keep_last),
         keep_every=_per_weights(config.keep_every),
     )
-    if recorder.is_tested() and config.rounds in store.rounds("aggregate"):
-        # Nothing is left to do: spare the reader the compilation.
-        observer.on_start(config.rounds, config.rounds)
-        outcome = Outcome(folder, recorder.tested(), plan)
-        observer.on_end(outcome)
-        return outcome
-    with workshop.running(config):
-        process = workshop.process(config, sizes, plan)
-        loop.train(
-            process,
-            initialize=lambda: workshops.first_state(process, config, sizes),
-            schedule=loop.Schedule(config.rounds, config.state_every),
-            cohort=_cohort_reader(config, data, cohorts),
-            store=store,
-            on_start=recorder.start,
-            on_round=recorder.record,
-        )
+    loop.train(
+        process,
+        identity=who,
+        folder=folder,
+        rounds=config.rounds,
+        cohort=_cohort_reader(config, data, cohorts),
+        store=store,
+        initialize=lambda: workshops.first_state(
+            process, config, model_config(config, data)
+        ),
+        surroundings=identity.surroundings(("tff_agg", "pds", "stackoverflow")),
+        on_start=recorder.start,
+        on_round=recorder.record,
+    )
     iterate, aggregate = (store.load(config.rounds, name) for name in WEIGHTS)
-    outcome = Outcome(folder, recorder.test(iterate, aggregate), plan)
-    observer.on_end(outcome)
-    return outcome
+    return recorder.end(iterate, aggregate)
+
+
+def run_identity(
+    config: configs.TrainConfig,
+    data: TokenStore,
+    cohorts: sampler.Sampler,
+    sizes: model.ModelConfig,
+) -> identity.Identity:
+    """Returns what a run is, besides what its process says of itself."""
+    return identity.Identity(
+        sampler=cohorts.fingerprint,
+        data=data.fingerprint,
+        model={
+            "sizes": dataclasses.asdict(sizes),
+            "seed": config.seed,
+            "max_sentences": config.max_sentences,
+            "batch_size": config.batch_size,
+            "local_epochs": config.local_epochs,
+            "client_learning_rate": config.client_learning_rate,
+            "insecure_noise_seed": config.insecure_noise_seed,
+        },
+    )
 
 
 def _per_weights(value: int | None) -> dict[str, int]:
@@ -178,6 +233,7 @@ def _cohort_reader(
         return loop.Cohort(
             client_ids=names,
             data=[tf.data.Dataset.from_tensors(r) for r in rows],
+            digest=identity.arrays_digest(rows),
             costs=[len(r) for r in rows],
             facts=facts,
         )

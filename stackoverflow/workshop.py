@@ -28,7 +28,6 @@ _OUTSIDE = (
     "evaluate_every",
     "validation_sentences",
     "test_sentences",
-    "state_every",
     "keep_last",
     "keep_every",
     "noise_cache",
