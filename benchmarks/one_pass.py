@@ -23,7 +23,6 @@ from absl import app, flags
 
 from stackoverflow.model import next_word as model
 from tff_agg.checkpoints import CheckpointStore
-from tff_agg.experiment import runs as recycling
 from tff_agg.recycling import outputs
 from tff_agg.runtime import quiet
 
@@ -89,8 +88,10 @@ def run(study: Study) -> dict[str, Any]:
         lstm_size=study.lstm_size,
     )
     rows, newest = random_rows(study, sizes), study.checkpoints - 1
+    from stackoverflow.model import scoring
+
     calls = [0]
-    inner = recycling.predictor(sizes)
+    inner = functools.partial(scoring.predictions, sizes)
 
     def predict(weights, part):
         calls[0] += 1

@@ -17,6 +17,7 @@ and noise, and judged on the validation sample; the test sample is left alone.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -27,6 +28,7 @@ import numpy as np
 from absl import flags
 
 from tff_agg import noise
+from tff_agg.experiment import binaries, flag_fields
 
 MOMENTA = (0.0, 0.5, 0.9, 0.95)
 WINDOWS = (1, 3, 5, 10)
@@ -119,21 +121,22 @@ def analyse(rounds: int) -> list[dict[str, Any]]:
 def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, Any]]:
     """Trains with and without momentum, averaging and noise; returns accuracies."""
     from stackoverflow import demo
-    from stackoverflow.data import prepared as stores
-    from tff_agg.experiment import process_cache as workshop
-    from tff_agg.experiment import tables, terminal
-    from tff_agg.experiment.drivers import train as training
+    from stackoverflow.data import prepared
+    from stackoverflow.task import StackOverflow
+    from tff_agg.experiment import process_cache, tables, terminal
+    from tff_agg.experiment.drivers import train
 
     sizes = demo.DemoConfig(out=str(out))
-    store = stores.ensure_store("synthetic", None, str(out / "data"), users=sizes.users)
-    shared, rows = workshop.Workshop(), []
+    data = str(out / "data")
+    store = prepared.ensure_store("synthetic", None, data, users=sizes.users)
+    shared, rows = process_cache.ProcessCache(), []
     jobs = list(itertools.product((True, False), (0.0, 0.9), (1, 3), range(seeds)))
     for number, (noisy, momentum, k, seed) in enumerate(jobs, start=1):
         # The rates that did best on the validation sample, of three each.
         effective = 5.0 if momentum else 2.5
         config = dataclasses.replace(
             sizes.run_config(store, "original", "baseline", first_seed + seed),
-            test_sentences=0,
+            test_examples=0,
             server_momentum=momentum,
             server_learning_rate=effective * (1 - momentum) * (k + 1) / 2,
             averager="uta" if k > 1 else "last",
@@ -143,11 +146,10 @@ def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, 
         )
         name = f"noise_{noisy}_momentum_{momentum}_k_{k}_seed_{first_seed + seed}"
         watched = terminal.ProgressBar(
-            config.rounds, f"{number:2}/{len(jobs)} {name}", show_plan=False
+            StackOverflow.metrics, f"{number:2}/{len(jobs)} {name}", show_plan=False
         )
-        folder = training.run(
-            config, out / "runs" / name, watched, workshop=shared
-        ).folder
+        task = StackOverflow(config)
+        folder = train.run(task, out / "runs" / name, watched, cache=shared).folder
         found = tables.read_columns(
             folder / "validation.csv", {"weights": "aggregate", "group": "all"}
         )["accuracy"]
@@ -188,37 +190,35 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     figures.save(figure, path)
 
 
-def main(argv: list[str]) -> int:
+def main(values: flags.FlagValues) -> int:
     """Prints the tables; writes JSON and the picture."""
-    del argv
     from tff_agg.experiment import terminal
 
-    out = pathlib.Path(flags.FLAGS.out)
+    out = pathlib.Path(values.out)
     out.mkdir(parents=True, exist_ok=True)
-    rows = analyse(flags.FLAGS.rounds)
+    rows = analyse(values.rounds)
     print(terminal.table(
         list(rows[0]), [[f"{value:.3g}" for value in row.values()] for row in rows]
     ))  # fmt: skip
     draw(rows, out / "training_average.png")
     trained = []
-    if flags.FLAGS.seeds:
-        trained = train_all(out, flags.FLAGS.seeds, flags.FLAGS.first_seed)
+    if values.seeds:
+        trained = train_all(out, values.seeds, values.first_seed)
         cells = [[str(value) for value in row.values()] for row in trained]
         print(terminal.table(list(trained[0]), cells))
-    report = {"rounds": flags.FLAGS.rounds, "filter": rows, "runs": trained}
+    report = {"rounds": values.rounds, "filter": rows, "runs": trained}
     (out / "training_average.json").write_text(json.dumps(report, indent=2))
     return 0
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines the flags of the binary."""
-    flags.DEFINE_string("out", "results/training_average", "where everything goes")
-    flags.DEFINE_integer("rounds", 128, "rounds of the analysed run")
-    flags.DEFINE_integer("seeds", 0, "seeds to train with; 0 only analyses")
-    flags.DEFINE_integer("first_seed", 100, "the first of them; the demo has 0, 1, 2")
+    define = functools.partial(flag_fields.define_one, values)
+    define("string", "out", "results/training_average", "where everything goes")
+    define("integer", "rounds", 128, "rounds of the analysed run")
+    define("integer", "seeds", 0, "seeds to train with; 0 only analyses")
+    define("integer", "first_seed", 100, "the first of them; the demo has 0, 1, 2")
 
 
 if __name__ == "__main__":
-    from tff_agg.experiment.terminal import run_binary
-
-    run_binary(main, define_flags)
+    binaries.run_main(define_flags, main)

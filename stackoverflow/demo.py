@@ -10,6 +10,7 @@ folder that resumes: stop the demo and start it again.
 import contextlib
 import csv
 import dataclasses
+import functools
 import io
 import itertools
 import math
@@ -22,9 +23,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from absl import app, flags
+from absl import flags
 
-from tff_agg.experiment import config as configs
+from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tff_agg.experiment import binaries, flag_fields
 
 PERIOD = 40
 # Of 5, 10, 20, 40 and 60 the best on the validation sample, with other seeds than
@@ -92,9 +94,9 @@ class DemoConfig:
 
     def run_config(
         self, store: str, setting: str, training: str, seed: int
-    ) -> configs.TrainConfig:
+    ) -> StackOverflowConfig:
         """Returns the configuration of one run."""
-        return configs.TrainConfig(
+        return StackOverflowConfig(
             store=store,
             seed=seed,
             # Known noise seeds make the demo's table the same wherever it runs. The
@@ -111,9 +113,8 @@ class DemoConfig:
             clip_norm=0.5,
             epsilon=self.epsilon,
             evaluate_every=10,
-            validation_sentences=1500,
-            test_sentences=3000,
-            state_every=50,
+            validation_examples=1500,
+            test_examples=3000,
             # One lane: the same sums, to the last bit, on any number of cores.
             lanes=1,
             **SETTINGS[setting],
@@ -161,26 +162,27 @@ def run_all(
     config: DemoConfig, store: str, *, only: str = "", quiet: bool = False
 ) -> tuple[Results, Any]:
     """Trains and recycles the combinations; returns the results and the plan."""
-    from tff_agg.experiment import process_cache as workshop
-    from tff_agg.experiment import recording, terminal
-    from tff_agg.experiment.drivers import train as training
+    from tff_agg.experiment import process_cache, recording, terminal
+    from tff_agg.experiment.drivers import train
 
     results: Results = {}
     plan = None
-    shared = workshop.Workshop()
+    shared = process_cache.ProcessCache()
     names = [name for name in TRAININGS if only in ("", name)]
     jobs = list(itertools.product(SETTINGS, names, range(config.seeds)))
     for number, (setting, name, seed) in enumerate(jobs, start=1):
         label = f"{number:2}/{len(jobs)} {setting}, {name}, seed {seed}"
         folder = "".join(c if c.isalnum() else "_" for c in f"{setting} {name} {seed}")
         run_config = config.run_config(store, setting, name, seed)
-        outcome = training.run(
-            run_config,
+        outcome = train.run(
+            StackOverflow(run_config),
             pathlib.Path(config.out) / "runs" / folder,
             recording.Observer()
             if quiet
-            else terminal.ProgressBar(config.rounds, label, show_plan=number == 1),
-            workshop=shared,
+            else terminal.ProgressBar(
+                StackOverflow.metrics, label, show_plan=number == 1
+            ),
+            cache=shared,
         )
         plan = outcome.plan
         if only:
@@ -204,23 +206,13 @@ def _as_is(outcome: Any) -> Result:
     return Result(found["round"], found["accuracy"], accuracy)
 
 
-def _recycle(config: configs.TrainConfig, outcome: Any) -> Result:
+def _recycle(config: StackOverflowConfig, outcome: Any) -> Result:
     """The mean of the last checkpoints at every validation, and on the test sample."""
-    from stackoverflow.data.token_store import TokenStore
     from tff_agg import averaging, checkpoints
     from tff_agg.experiment import recording
-    from tff_agg.experiment.drivers import train as training
 
-    data = TokenStore.open(config.store)
-    sizes = training.model_config(config, data)
-
-    def evaluation(split: str, sentences: int, seed: int) -> recording.Evaluation:
-        rows = recording.evaluation_rows(data, split, sentences, seed)
-        return recording.Evaluation(sizes, rows)
-
-    validate = evaluation(
-        "heldout", config.validation_sentences, recording.VALIDATION_SEED
-    )
+    task = StackOverflow(config)
+    validate = recording.Evaluation(task, "heldout", config.validation_examples)
     store = checkpoints.CheckpointStore(outcome.folder / "checkpoints")
     iterates = (theta for _, theta in store.iterate("iterate"))
     rounds, accuracies, mean = [], [], None
@@ -228,7 +220,7 @@ def _recycle(config: configs.TrainConfig, outcome: Any) -> Result:
         if t and (t % config.evaluate_every == 0 or t == config.rounds):
             rounds.append(float(t))
             accuracies.append(validate(mean)["all"]["accuracy"])
-    test = evaluation("test", config.test_sentences, recording.TEST_SEED)
+    test = recording.Evaluation(task, "test", config.test_examples)
     assert mean is not None
     return Result(rounds, accuracies, test(mean)["all"]["accuracy"])
 
@@ -312,7 +304,7 @@ def report(config: DemoConfig, results: Results, plan: Any) -> str:
     for (setting, method), found in results.items():
         curve = figures.Curve(found[0].rounds, [r.validation for r in found])
         panels.setdefault(setting, {})[method] = curve
-    figures.accuracy_curves(
+    figures.metric_curves(
         out / "accuracy.png",
         panels,
         title=f"user-level ε = {plan.epsilon:.3g} at δ = {plan.delta:g}; "
@@ -328,45 +320,40 @@ def _spread(values: list[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def main(argv: list[str]) -> int:
+def main(values: flags.FlagValues) -> int:
     """Runs the demo."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow.data import prepared as stores
-    from tff_agg.experiment import terminal
+    from stackoverflow.data import prepared
 
     started = time.monotonic()
-    with terminal.plain_errors():
-        names = [field.name for field in dataclasses.fields(DemoConfig)]
-        config = DemoConfig(**{name: getattr(flags.FLAGS, name) for name in names})
-        store = stores.ensure_store(
-            "synthetic", None, os.path.join(config.out, "data"), users=config.users
-        )
-        if flags.FLAGS.only:
-            run_all(config, store, only=flags.FLAGS.only)
-            return 0
-        results, plan = run_in_two_processes(config, store)
-        print()
-        print(report(config, results, plan))
-        print(f"{time.monotonic() - started:.0f} s in all")
+    names = [field.name for field in dataclasses.fields(DemoConfig)]
+    config = DemoConfig(**{name: values[name].value for name in names})
+    store = prepared.ensure_store(
+        "synthetic", None, os.path.join(config.out, "data"), users=config.users
+    )
+    if values.only:
+        run_all(config, store, only=values.only)
+        return 0
+    results, plan = run_in_two_processes(config, store)
+    print()
+    print(report(config, results, plan))
+    print(f"{time.monotonic() - started:.0f} s in all")
     return 0
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues) -> None:
     """Defines a flag for each field of `DemoConfig`."""
-    flags.DEFINE_string("out", "results/demo", "where everything goes")
-    flags.DEFINE_integer("seeds", DemoConfig.seeds, "seeds of each combination")
-    flags.DEFINE_integer("rounds", DemoConfig.rounds, "rounds of each run")
-    flags.DEFINE_integer("users", DemoConfig.users, "users in the embedded data")
-    flags.DEFINE_float("epsilon", DemoConfig.epsilon, "ε of every run")
-    flags.DEFINE_enum("only", "", ["", *TRAININGS], "train these runs, report nothing")
+    define = functools.partial(flag_fields.define_one, values)
+    define("string", "out", "results/demo", "where everything goes")
+    define("integer", "seeds", DemoConfig.seeds, "seeds of each combination")
+    define("integer", "rounds", DemoConfig.rounds, "rounds of each run")
+    define("integer", "users", DemoConfig.users, "users in the embedded data")
+    define("float", "epsilon", DemoConfig.epsilon, "ε of every run")
+    define("enum", "only", "", ["", *TRAININGS], "train these runs, report nothing")
 
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-demo`."""
-    from tff_agg.experiment import terminal
-
-    terminal.run_binary(main, define_flags)
+    binaries.run_main(define_flags, main)
 
 
 if __name__ == "__main__":

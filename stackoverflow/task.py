@@ -1,15 +1,18 @@
 """Next-word prediction on StackOverflow, as a task of the experiment layer."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from absl import flags
 
 from pds import groups
+from stackoverflow.data import prepared
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
-from tff_agg.experiment import task
+from tff_agg.experiment import flag_fields, task
 from tff_agg.experiment.config import TrainConfig, field
 from tff_agg.recycling.metrics import Metric
 from tff_agg.recycling.outputs import Predictions
@@ -76,7 +79,30 @@ class StackOverflow(task.Task):
             round=round_number,
         )
         data = tf.data.Dataset.from_tensors(rows)
-        return task.Client(self.data.user_name(user), data, len(rows))
+        return task.Client(self.data.user_name(user), data, len(rows), [rows])
+
+    @classmethod
+    def define_data_flags(cls, values: flags.FlagValues) -> None:
+        """Without --store, `train` prepares one first."""
+        define = functools.partial(flag_fields.define_one, values)
+        sources = ["synthetic", "parquet", "official"]
+        text = "without --store: what to prepare a token store from"
+        define("enum", "source", "synthetic", sources, text)
+        define("string", "path", None, "the file that --source reads")
+        define("integer", "vocab_size", 10_000, "without --store: words to keep")
+        text = "without --store: where prepared token stores are kept"
+        define("string", "data_dir", "data", text)
+
+    @classmethod
+    def with_data(cls, config: TrainConfig, values: flags.FlagValues) -> TrainConfig:
+        """Returns the configuration with a token store, prepared if none was named."""
+        assert isinstance(config, StackOverflowConfig)
+        if config.store:
+            return config
+        store = prepared.ensure_store(
+            values.source, values.path, values.data_dir, vocab_size=values.vocab_size
+        )
+        return dataclasses.replace(config, store=store)
 
     def shifting_groups(self) -> Sequence[groups.Group]:
         """Returns who has questions and who has answers."""

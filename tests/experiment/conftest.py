@@ -44,7 +44,6 @@ def make_config(token_store):
             "evaluate_every": 2,
             "validation_sentences": 60,
             "test_sentences": 60,
-            "state_every": 2,
         }
         return configs.TrainConfig(**(values | changes))
 

@@ -17,7 +17,6 @@ FLAGS = [
     "--evaluate_every=4",
     "--validation_sentences=60",
     "--test_sentences=60",
-    "--state_every=2",
     "--insecure_noise_seed=7",
 ]
 

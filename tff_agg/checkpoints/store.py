@@ -156,6 +156,10 @@ class CheckpointStore:
                 found.append(number)
         return found
 
+    def has_rounds(self) -> bool:
+        """Tells whether anything was ever saved here, damaged or not."""
+        return bool(manifests.manifest_rounds(self._manifests))
+
     def iterate(
         self, name: str, rounds: Iterable[int] | None = None
     ) -> Iterator[tuple[int, Any]]:
@@ -205,6 +209,30 @@ class CheckpointStore:
                     sorted({n for names in view.values() for n in names})
                 )
             return before - len(self._blobs.digests())
+
+    def discard(self, names: Iterable[str], keep_last: int) -> None:
+        """Removes names from all but their newest rounds, whatever the policies say.
+
+        Only the process that writes may call it. What was removed is off the disk's
+        directory when this returns; a disk may hold the bytes until they are reused.
+
+        Args:
+          names: The names to remove.
+          keep_last: In how many of the newest rounds each name stays, at least 1.
+        """
+        if keep_last < 1:
+            raise ValueError(f"keep_last={keep_last} must be 1 or more.")
+        with blobs.storing("discard checkpoints", self.folder):
+            view = self._writer_view()
+            old: dict[int, set[str]] = {}
+            for name in names:
+                for number in sorted(r for r in view if name in view[r])[:-keep_last]:
+                    old.setdefault(number, set()).add(name)
+            for number, gone in old.items():
+                manifest = self._manifest(number)
+                for name in gone:
+                    del manifest["items"][name]
+                self._put(number, manifest)
 
     def size_bytes(self) -> int:
         """Returns how many bytes the arrays take on the disk."""

@@ -145,9 +145,6 @@ class TrainConfig:
         10_000, "examples of the test sample; 0: leave the test data alone",
         in_process=False,
     )  # fmt: skip
-    state_every: int = field(
-        10, "rounds between saves of the whole state", at_least=1, in_process=False
-    )
     keep_last: int | None = field(
         None, "newest checkpoints to keep; not given: all", at_least=1,
         in_process=False,
@@ -286,13 +283,3 @@ def _optimised_for(config: TrainConfig, rounds: int) -> dict[str, Any]:
         "momentum_decay": config.server_momentum,
         "cache": config.noise_cache,
     }
-
-
-def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Returns a line for each field in which two configurations differ."""
-    lines = []
-    for name in sorted(saved.keys() | wanted.keys()):
-        before, now = saved.get(name, "(absent)"), wanted.get(name, "(absent)")
-        if before != now:
-            lines.append(f"{name}: was {before!r}, is now {now!r}")
-    return lines

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import glob
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,7 +13,10 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class EventFiles:
-    """Writes scalars to a new event file in a folder.
+    """Writes scalars to a new event file in a folder, each step and name once.
+
+    What earlier files in the folder hold already is not written again, so that a step
+    that is told twice is shown once.
 
     TensorFlow tells of a full disk by an error of its own; here it is an OSError, like
     that of every other file.
@@ -29,6 +33,7 @@ class EventFiles:
 
         self._folder = os.fspath(folder)
         os.makedirs(self._folder, exist_ok=True)
+        self._written = _written(self._folder)
         with _as_os_error(self._folder):
             self._writer: Any = tf.summary.create_file_writer(self._folder)
 
@@ -39,15 +44,32 @@ class EventFiles:
         with _as_os_error(self._folder):
             with self._writer.as_default():
                 for name, value in facts.items():
+                    if (step, name) in self._written:
+                        continue
                     # The perplexity of a run that diverged may be beyond a float.
                     limited = min(max(value, -_LARGEST), _LARGEST)
                     tf.summary.scalar(name, limited, step=step)
+                    self._written.add((step, name))
             self._writer.flush()
 
     def close(self) -> None:
         """Closes the file."""
         with _as_os_error(self._folder):
             self._writer.close()
+
+
+def _written(folder: str) -> set[tuple[int, str]]:
+    """Returns the steps and names that the folder's event files hold."""
+    import tensorflow as tf
+
+    found = set()
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "events.*"))):
+        # A killed process leaves its last record half-written.
+        with contextlib.suppress(tf.errors.DataLossError):
+            for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+                event = tf.compat.v1.Event.FromString(record)
+                found.update((event.step, value.tag) for value in event.summary.value)
+    return found
 
 
 @contextlib.contextmanager

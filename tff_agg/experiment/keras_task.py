@@ -47,8 +47,12 @@ class KerasTask(Task):
 
         features, labels = self.examples_of(user, group)
         batches = tf.data.Dataset.from_tensor_slices((features, labels))
-        name = f"user {user}"
-        return Client(name, batches.batch(self.config.batch_size), len(labels))
+        return Client(
+            f"user {user}",
+            batches.batch(self.config.batch_size),
+            len(labels),
+            [features, labels],
+        )
 
     @functools.cached_property
     def _built(self) -> Any:

@@ -1,14 +1,14 @@
 """The training loop: rounds, checkpoints and metrics; stop anywhere, go on anywhere.
 
-Everything that a round depends on is either in the saved state or a pure function of
-the round: the cohort, the noise (a function of the secret seed and the round) and the
-evaluation. A run that was killed goes on from its last whole state and computes the
-very same bits again, so it releases nothing that it has not released before and no
-budget is spent twice.
+A round is computed, saved with all that going on needs (one atomic commit), entered in
+the run's ledger, and only then told to anybody. So a killed run never computes a round
+again that was released, and may go on on another machine. Only where a stored state was
+damaged does an earlier one take its place; then the rounds after it are computed again,
+compared bit for bit with what was released, and refused if they differ.
 """
 
-import dataclasses
-import logging
+import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +17,29 @@ import numpy as np
 import tree
 
 from tff_agg import checkpoints
+from tff_agg.experiment import identity as identities
+from tff_agg.experiment.ledger import History, Ledger, ResumeError
+from tff_agg.experiment.resume import (
+    IdentityError,
+    ReleasedRoundError,
+    begin,
+    refuse_other,
+)
 
-_log = logging.getLogger(__name__)
+__all__ = [
+    "Cohort",
+    "IdentityError",
+    "Past",
+    "ReleasedRoundError",
+    "Report",
+    "ResumeError",
+    "train",
+]
+
+Weights = dict[str, np.ndarray]
+
+# The newest state, and the one before it in case the disk damages the newest.
+_STATES = 2
 
 
 class Cohort(NamedTuple):
@@ -27,12 +48,14 @@ class Cohort(NamedTuple):
     Attributes:
       client_ids: What to call them in errors.
       data: One dataset each.
+      digest: A digest of these data, stored with the round; or a `NotChecked`.
       costs: How much work each is, for lanes of equal length; None if not known.
       facts: Numbers about the cohort that belong into the round's metrics.
     """
 
     client_ids: Sequence[Any]
     data: Sequence[Any]
+    digest: str | identities.NotChecked
     costs: Sequence[float] | None = None
     facts: Mapping[str, Any] = {}
 
@@ -43,154 +66,229 @@ class Report(NamedTuple):
     Attributes:
       round: How many rounds are done, this one included.
       metrics: By name, the numbers that the process measured, and the cohort's facts.
-      iterate: θ of this round, as numpy arrays.
+      iterate: θ of this round, by name, as numpy arrays.
       aggregate: θ^AGG of this round; the very same object where nothing is averaged.
-      seconds: How long the round took, without what `on_round` does.
+      seconds: How long the round took, saving left out.
     """
 
     round: int
     metrics: dict[str, Any]
-    iterate: list[np.ndarray]
-    aggregate: list[np.ndarray]
+    iterate: Weights
+    aggregate: Weights
     seconds: float
 
 
-class ResumeError(RuntimeError):
-    """A run cannot go on from what its folder holds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """When what is saved.
+class Past(NamedTuple):
+    """What the ledger keeps of a round that was told before.
 
     Attributes:
-      rounds: How many rounds the run has.
-      state_every: The whole state is saved after every so many rounds, and at the
-        end. In between, only the weights are: a killed run computes at most so many
-        rounds again.
+      round: As in `Report`.
+      metrics: As in `Report`.
+      seconds: As in `Report`.
+      told: What `on_round` returned.
     """
 
-    rounds: int
-    state_every: int = 10
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"{field.name} must be a whole number of at least 1; got {value!r}"
-                )
-
-    def saves_state(self, done: int) -> bool:
-        """Tells whether the whole state is saved when so many rounds are done."""
-        return done == self.rounds or done % self.state_every == 0
+    round: int
+    metrics: dict[str, Any]
+    seconds: float
+    told: dict[str, Any]
 
 
 def train(
     process: Any,
     *,
-    schedule: Schedule,
+    identity: identities.Identity,
+    folder: str | os.PathLike,
+    rounds: int,
     cohort: Callable[[int], Cohort],
     store: checkpoints.CheckpointStore,
+    weight_names: Sequence[str] | None = None,
     initialize: Callable[[], Any] | None = None,
-    on_start: Callable[[int], None] | None = None,
-    on_round: Callable[[Report], None] | None = None,
+    surroundings: Mapping[str, Any] | None = None,
+    on_start: Callable[[int, list[Past]], None] | None = None,
+    on_round: Callable[[Report], Mapping[str, Any] | None] | None = None,
 ) -> Any:
-    """Runs a DP-FTRL process to its last round, from wherever its store stands.
+    """Runs a DP-FTRL process to its last round, from wherever its folder stands.
 
-    After round r (r = 1, 2, …) the store holds, under r, 'iterate' and 'aggregate'
-    and, as often as the schedule says, 'state'. Round 0 is the initial model.
+    After round r (r = 1, 2, …) the store holds, under r, 'iterate' and 'aggregate'.
+    Round 0 is the initial model. The newest two rounds also have 'state', which holds
+    the secret seed of the noise. When the plan's last round is done, seed and noise
+    are dropped: the last state has zeros in their place, earlier states are removed.
 
     Args:
       process: A process of `tff_agg.build_dp_ftrl_process`; the runtime to use is set.
-      schedule: How many rounds, and how often the state is saved.
+      identity: What the run is. It is stored before any noise is drawn; a run goes on
+        only under the same one.
+      folder: The run's folder, where its ledger is.
+      rounds: Go on until so many rounds are done; at most the plan's.
       cohort: The clients of round t = 0, 1, …: a pure function of t.
       store: Where the checkpoints are; the run goes on from the newest whole state.
+      weight_names: What to call the trainable weights in checkpoints, in their order;
+        by default their places in the model's structure.
       initialize: Makes the state of round 0; the process's own by default.
-      on_start: Called once with the number of rounds done before.
-      on_round: Called with each round's report before anything of it is saved.
+      surroundings: What the last bits depend on; `identity.surroundings()` by default.
+      on_start: Called once with the number of rounds done before and the past that
+        `on_round` was told.
+      on_round: Called with each round's report after it is saved. What it returns
+        (JSON values) is kept in the ledger. A process that dies before it returns is
+        followed by one that calls it for the same round again.
 
     Returns:
       The last state.
 
     Raises:
-      ResumeError: The store has weights but no whole state to go on from, or a state
-        of another process.
+      IdentityError: The run was begun as something else.
+      ReleasedRoundError: A round computed again is not what was released.
+      ResumeError: Rounds were released, but there is no whole state to go on from.
     """
     from tff_agg import runtime
     from tff_agg.learning import process as process_lib
 
-    state, done = _first_state(initialize or process.initialize, store)
-    if on_start is not None:
-        on_start(done)
-    if done == 0 and not store.rounds("state"):
+    facts = identity.facts(process)
+    planned = _planned_rounds(facts, rounds)
+    if surroundings is None:
+        surroundings = identities.surroundings()
+    book = Ledger(folder)
+    state, done, saved, history = begin(
+        facts, surroundings, initialize or process.initialize, store, book
+    )
+    if not saved:
         # Before any noise is drawn: a run that dies in its first rounds must find the
         # same secret seed again.
-        iterate, aggregate = _weights(process_lib, state)
-        store.save(
-            0, {"state": _flat(state), "iterate": iterate, "aggregate": aggregate}
-        )
-    if done >= schedule.rounds:
-        # No save will follow to finish what the last one may have left undone.
+        iterate, aggregate = _weights(process_lib, state, weight_names)
+        record = {"round": 0, "released": _released(iterate, aggregate)}
+        _commit(store, book, history, record, state, iterate, aggregate)
+    else:
+        # What the last process may have left undone.
         store.collect_garbage()
-    while done < schedule.rounds:
+        _drop_old_states(store, 1 if done == planned else _STATES)
+    if on_start is not None:
+        on_start(done, _past(history))
+    if on_round is not None and 0 < done == history.last and done not in history.told:
+        book.add_told(done, on_round(_stored_report(history.rounds[done], store)))
+    while done < rounds:
         start = time.monotonic()
         clients = cohort(done)
+        known = history.rounds.get(done + 1)
+        record = {
+            "round": done + 1,
+            "cohort": identities.ids_digest(clients.client_ids),
+            "data": _digest_or_reason(clients.digest),
+        }
+        refuse_other(known, record)
         with runtime.naming(
             round=done, client_ids=clients.client_ids, client_costs=clients.costs
         ):
             output = process.next(state, list(clients.data))
         state = output.state
         done += 1
-        iterate, aggregate = _weights(process_lib, state)
-        items = {"iterate": iterate, "aggregate": aggregate}
-        if schedule.saves_state(done):
-            items["state"] = _flat(state)
-        if on_round is not None:
-            metrics = _numbers(output.metrics) | dict(clients.facts)
-            seconds = time.monotonic() - start
-            on_round(Report(done, metrics, iterate, aggregate, seconds))
-        store.save(done, items)
+        if done == planned:
+            state = process_lib.without_noise(state)
+        iterate, aggregate = _weights(process_lib, state, weight_names)
+        metrics = _numbers(output.metrics) | dict(clients.facts)
+        record |= {"released": _released(iterate, aggregate), "metrics": metrics}
+        refuse_other(known, record)
+        seconds = time.monotonic() - start
+        record["seconds"] = round(seconds, 4)
+        _commit(store, book, history, known or record, state, iterate, aggregate)
+        _drop_old_states(store, 1 if done == planned else _STATES)
+        if on_round is not None and done not in history.told:
+            report = Report(done, metrics, iterate, aggregate, seconds)
+            book.add_told(done, on_round(report))
     return state
 
 
-def _first_state(
-    initialize: Callable[[], Any], store: checkpoints.CheckpointStore
-) -> tuple[Any, int]:
-    """Returns the state to go on from, and how many rounds it has behind it."""
-    template = initialize()
-    restored = store.latest_valid("state")
-    if restored is None:
-        if store.rounds():
-            raise ResumeError(
-                f"{store.folder} has weights of {len(store.rounds())} rounds but no "
-                "whole state to go on from. The secret seed of their noise is lost, "
-                "and starting over would spend the privacy budget again: use another "
-                "folder if that is what you want."
-            )
-        return template, 0
-    flat = [np.asarray(leaf) for leaf in tree.flatten(template)]
-    saved = restored.value
-    if [(x.shape, x.dtype) for x in flat] != [(x.shape, x.dtype) for x in saved]:
-        raise ResumeError(
-            f"The state of round {restored.round} in {store.folder} is not one of this "
-            "process: the model, the averager or the mechanism was another."
-        )
-    if restored.round:
-        _log.info("Going on after round %d of %s", restored.round, store.folder)
-    return tree.unflatten_as(template, saved), restored.round
+def _planned_rounds(facts: Mapping[str, Any], rounds: int) -> int | None:
+    """Returns the plan's rounds where they are known; refuses to go beyond them."""
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"rounds must be a whole number of at least 1; got {rounds!r}")
+    planned = facts["process"].get("plan", {}).get("rounds")
+    if planned is not None and rounds > planned:
+        raise ValueError(f"rounds={rounds}: the plan is for {planned} rounds")
+    return planned
+
+
+def _commit(
+    store: checkpoints.CheckpointStore,
+    book: Ledger,
+    history: History,
+    record: Mapping[str, Any],
+    state: Any,
+    iterate: Weights,
+    aggregate: Weights,
+) -> None:
+    """Saves a round, all together or not at all, and then enters it in the ledger."""
+    items = {"iterate": iterate, "aggregate": aggregate, "state": _flat(state)}
+    store.save(record["round"], items | {"record": json.dumps(record)})
+    if record["round"] > history.last:
+        book.add_round(record)
+
+
+def _drop_old_states(store: checkpoints.CheckpointStore, kept: int) -> None:
+    """Leaves the secret seed in the newest states only."""
+    store.discard(("state", "record"), keep_last=kept)
+
+
+def _past(history: History) -> list[Past]:
+    found = []
+    for number, told in sorted(history.told.items()):
+        record = history.rounds[number]
+        found.append(Past(number, record["metrics"], record["seconds"], told))
+    return found
+
+
+def _stored_report(
+    record: Mapping[str, Any], store: checkpoints.CheckpointStore
+) -> Report:
+    """Makes a round's report from what was saved of it."""
+    number = record["round"]
+    iterate, aggregate = (store.load(number, n) for n in ("iterate", "aggregate"))
+    return Report(
+        number,
+        record["metrics"],
+        iterate,
+        iterate if _same(iterate, aggregate) else aggregate,
+        record["seconds"],
+    )
+
+
+def _released(iterate: Weights, aggregate: Weights) -> list[str]:
+    """Returns the digests of what a round releases: θ and θ^AGG."""
+    first = identities.arrays_digest(iterate.values())
+    if aggregate is iterate:
+        return [first, first]
+    return [first, identities.arrays_digest(aggregate.values())]
+
+
+def _digest_or_reason(digest: str | identities.NotChecked) -> str:
+    if isinstance(digest, identities.NotChecked):
+        return f"not checked: {digest.reason}"
+    return digest
 
 
 def _flat(state: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in tree.flatten(state)]
 
 
-def _weights(process_lib: Any, state: Any) -> tuple[list, list]:
-    """Returns θ and θ^AGG as lists of numpy arrays."""
-    iterate = _flat(process_lib.iterate(state))
-    aggregate = _flat(process_lib.aggregate(state))
-    same = all(np.array_equal(a, b) for a, b in zip(iterate, aggregate, strict=True))
-    return iterate, iterate if same else aggregate
+def _weights(
+    process_lib: Any, state: Any, names: Sequence[str] | None
+) -> tuple[Weights, Weights]:
+    """Returns θ and θ^AGG by name; the same object where they are the same."""
+    iterate = _named(process_lib.iterate(state), names)
+    aggregate = _named(process_lib.aggregate(state), names)
+    return iterate, iterate if _same(iterate, aggregate) else aggregate
+
+
+def _named(weights: Any, names: Sequence[str] | None) -> Weights:
+    found = tree.flatten_with_path(weights)
+    if names is None:
+        names = ["/".join(map(str, path)) or "weights" for path, _ in found]
+    values = [np.asarray(leaf) for _, leaf in found]
+    return dict(zip(names, values, strict=True))
+
+
+def _same(iterate: Weights, aggregate: Weights) -> bool:
+    return all(np.array_equal(iterate[name], aggregate[name]) for name in iterate)
 
 
 def _numbers(metrics: Any) -> dict[str, Any]:

@@ -6,42 +6,21 @@ the state, not into the computation.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from stackoverflow.model import next_word as model
 from tff_agg import privacy
-from tff_agg.experiment import config as configs
-
-# What a run may have of its own without a computation of its own.
-_OUTSIDE = (
-    "store",
-    "seed",
-    "insecure_noise_seed",
-    "max_sentences",
-    "pds",
-    "pds_period",
-    "pds_schedule",
-    "pds_split",
-    "on_exhausted",
-    "evaluate_every",
-    "validation_sentences",
-    "test_sentences",
-    "state_every",
-    "keep_last",
-    "keep_every",
-    "noise_cache",
-)
+from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.task import Task
 
 
-class Workshop:
-    """Keeps processes and the runtime that has compiled them.
+class ProcessCache:
+    """Keeps processes and the runtimes that have compiled them.
 
     Example:
-      >>> workshop = Workshop()
+      >>> cache = ProcessCache()
       >>> for seed in range(3):
-      ...     training.run(config_with(seed), f'runs/{seed}', workshop=workshop)
+      ...     train.run(task_with(seed), f'runs/{seed}', cache=cache)
     """
 
     def __init__(self) -> None:
@@ -49,22 +28,15 @@ class Workshop:
         self._processes: dict[Any, Any] = {}
         self._contexts: dict[Any, Any] = {}
 
-    def process(
-        self, config: configs.TrainConfig, sizes: model.ModelConfig, plan: privacy.Plan
-    ) -> Any:
-        """Returns the process of a configuration, built at most once."""
-        reset: dict[str, Any] = {
-            field.name: field.default
-            for field in dataclasses.fields(config)
-            if field.name in _OUTSIDE
-        }
-        same = dataclasses.replace(config, **reset)
-        if (same, sizes) not in self._processes:
-            self._processes[same, sizes] = _build(config, sizes, plan)
-        return self._processes[same, sizes]
+    def process(self, task: Task, plan: privacy.Plan) -> Any:
+        """Returns the process of a task, built at most once."""
+        key = (type(task), task.config.process_key(), tuple(task.shapes.items()))
+        if key not in self._processes:
+            self._processes[key] = _build(task, plan)
+        return self._processes[key]
 
     @contextlib.contextmanager
-    def running(self, config: configs.TrainConfig) -> Iterator[None]:
+    def running(self, config: TrainConfig) -> Iterator[None]:
         """Runs TFF computations inside the block on the configuration's runtime."""
         import tensorflow_federated as tff
 
@@ -86,36 +58,36 @@ class Workshop:
         self._processes.clear()
 
 
-def first_state(process: Any, config: configs.TrainConfig, sizes: Any) -> Any:
+def first_state(process: Any, task: Task) -> Any:
     """Returns the state of round 0: weights by the seed, a noise seed of its own."""
     import tensorflow_federated as tff
 
     from tff_agg.learning import process as process_lib
 
     state = process.initialize()
-    weights = tuple(model.initial_weights(sizes, config.seed))
+    weights = tuple(task.initial_weights().values())
     state = process.set_model_weights(
         state, tff.learning.models.ModelWeights(weights, ())
     )
-    if config.insecure_noise_seed is not None and "noise" in state.aggregator:
-        state = process_lib.with_noise_seed(state, (config.insecure_noise_seed, 0))
+    known = task.config.insecure_noise_seed
+    if known is not None and "noise" in state.aggregator:
+        state = process_lib.with_noise_seed(state, (known, 0))
     return state
 
 
-def _build(
-    config: configs.TrainConfig, sizes: model.ModelConfig, plan: privacy.Plan
-) -> Any:
-    """Builds the TFF process of a configuration."""
-    from stackoverflow.model import local_training as trainer
-    from tff_agg.learning import process
+def _build(task: Task, plan: privacy.Plan) -> Any:
+    """Builds the TFF process of a task."""
+    from tff_agg.learning import client_work, process
 
+    config, model = task.config, task.model()
+    local: dict[str, Any] = {}
+    if not isinstance(model, client_work.LocalTrainer):
+        local = {
+            "client_optimizer": config.client_learning_rate,
+            "client_epochs": config.local_epochs,
+        }
     return process.build_dp_ftrl_process(
-        trainer.packed_trainer(
-            sizes,
-            config.client_learning_rate,
-            batch_size=config.batch_size,
-            epochs=config.local_epochs,
-        ),
+        model,
         averager=config.build_averager(),
         plan=plan,
         server_learning_rate=config.server_learning_rate,
@@ -123,4 +95,5 @@ def _build(
         nesterov=config.nesterov,
         step_from=config.step_from,
         on_non_finite=config.on_non_finite,
+        **local,
     )

@@ -1,27 +1,21 @@
-"""Writes a run's numbers: tables, event files, and what an observer hears."""
+"""Writes a run's numbers: tables, event files, and what an observer receives."""
 
+import logging
 import math
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pds import sampler
-from stackoverflow.data.token_store import TokenStore
-from stackoverflow.model import metrics
-from stackoverflow.model import next_word as model
 from tff_agg import privacy
-from tff_agg.experiment import config as configs
 from tff_agg.experiment import event_files, loop, tables
+from tff_agg.experiment.task import Scores, Task, Weights
 
 WEIGHTS = ("iterate", "aggregate")
-GROUPS = ("all", "question", "answer")
-SCORES = ("accuracy", "accuracy_with_oov", "loss", "perplexity")
-VALIDATION_SEED = 1
-TEST_SEED = 2
+# The scores of θ and of θ^AGG.
+ScoresOfBoth = dict[str, Scores]
 
-Scores = dict[str, dict[str, dict[str, float]]]
+_log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -29,73 +23,50 @@ class Outcome(NamedTuple):
 
     Attributes:
       folder: The run's folder.
-      test: By weights ('iterate', 'aggregate') and group ('all', 'question',
-        'answer'), the scores on the test sample; no groups where it was left alone.
+      test: By weights ('iterate', 'aggregate') and group ('all' and those of the
+        task), the scores on the test sample; no groups where it was left alone.
       plan: The privacy plan.
     """
 
     folder: pathlib.Path
-    test: Scores
+    test: ScoresOfBoth
     plan: privacy.Plan
 
 
 class Observer:
-    """What a run tells while it goes on; override what you want to hear."""
+    """Receives what happens while a run goes on; override what you need."""
 
     def on_plan(self, plan: privacy.Plan, cohorts: sampler.Sampler) -> None:
-        """Hears the privacy plan before anything is computed."""
+        """Receives the privacy plan before anything is computed."""
 
     def on_start(self, done: int, rounds: int) -> None:
-        """Hears how many rounds earlier processes have done."""
+        """Receives how many rounds earlier processes have done."""
 
     def on_round(self, done: int, facts: dict[str, float]) -> None:
-        """Hears a round's numbers; 'validation_accuracy' where it was measured."""
+        """Receives a round's numbers; 'validation' where the metric was measured."""
 
     def on_end(self, outcome: Outcome) -> None:
-        """Hears the result."""
-
-
-def evaluation_rows(
-    data: TokenStore, split: str, sentences: int, seed: int
-) -> dict[str, np.ndarray]:
-    """Draws a fixed sample of a split, with questions and answers in their shares."""
-    counts = {kind: data.summary[split][f"{kind}s"] for kind in GROUPS[1:]}
-    total = sum(counts.values())
-    if not total:
-        raise ValueError(f"the split {split!r} of {data.path} has no sentences")
-    rows = {}
-    for kind, count in counts.items():
-        if wanted := round(min(sentences, total) * count / total):
-            rows[kind] = data.sample_rows(split, int(wanted), seed, kind)
-    return rows
+        """Receives the result."""
 
 
 class Evaluation:
     """Scores weights on a fixed sample, over all and apart for each group."""
 
-    def __init__(self, sizes: model.ModelConfig, rows: dict[str, np.ndarray]):
-        """Takes the model's sizes and the sample's rows by group."""
-        from stackoverflow.model import scoring as evaluation
-
-        self._evaluate = evaluation.evaluator(sizes)
-        self._rows = rows
+    def __init__(self, task: Task, split: str, examples: int):
+        """Draws the sample."""
+        self._evaluate = task.evaluator()
+        self._sample = task.fixed_sample(split, examples)
 
     @property
     def num_groups(self) -> int:
         """How many groups are scored, the whole sample among them."""
-        return 1 + len(self._rows)
+        return len({"all", *self._sample})
 
-    def __call__(self, weights: Sequence[np.ndarray]) -> dict[str, dict[str, float]]:
+    def __call__(self, weights: Weights) -> Scores:
         """Returns the scores by group."""
-        sums = {
-            kind: self._evaluate(weights, rows) for kind, rows in self._rows.items()
-        }
-        scores = {kind: metrics.finalize(found) for kind, found in sums.items()}
-        return {"all": metrics.finalize(metrics.add(sums.values()))} | scores
+        return self._evaluate(weights, self._sample)
 
-    def of_both(
-        self, iterate: list[np.ndarray], aggregate: list[np.ndarray]
-    ) -> dict[str, dict[str, dict[str, float]]]:
+    def of_both(self, iterate: Weights, aggregate: Weights) -> ScoresOfBoth:
         """Returns the scores of θ and θ^AGG; evaluates once where they are the same."""
         first = self(iterate)
         second = first if aggregate is iterate else self(aggregate)
@@ -106,94 +77,113 @@ class Recorder:
     """Keeps the tables and event files of one run folder."""
 
     def __init__(
-        self,
-        config: configs.TrainConfig,
-        folder: pathlib.Path,
-        data: TokenStore,
-        sizes: model.ModelConfig,
-        plan: privacy.Plan,
-        observer: Observer,
+        self, task: Task, folder: pathlib.Path, plan: privacy.Plan, observer: Observer
     ):
         """Draws the evaluation samples; writes nothing yet."""
-        self._config, self._plan, self._observer = config, plan, observer
+        self._config, self._plan, self._observer = task.config, plan, observer
+        self._names = [metric.name for metric in task.metrics]
         self._folder = folder
-        self._done = 0
         self._events: event_files.EventFiles | None = None
         self._metrics: tables.RoundTable | None = None
-        columns = ["round", "weights", "group", *SCORES]
+        columns = ["round", "weights", "group", *self._names]
         self._validation = tables.RoundTable(folder / "validation.csv", columns)
         self._tests = tables.RoundTable(folder / "test.csv", columns)
         self._timing = tables.RoundTable(folder / "timing.csv", ["round", "seconds"])
-        wanted = config.validation_sentences
-        self._validate = Evaluation(
-            sizes, evaluation_rows(data, "heldout", wanted, VALIDATION_SEED)
-        )
+        wanted = self._config.validation_examples
+        self._validate = Evaluation(task, "heldout", wanted)
         # Where the test data are to be left alone, the sample is not even drawn.
         self._test: Evaluation | None = None
-        if wanted := config.test_sentences:
-            self._test = Evaluation(
-                sizes, evaluation_rows(data, "test", wanted, TEST_SEED)
-            )
+        if wanted := self._config.test_examples:
+            self._test = Evaluation(task, "test", wanted)
 
-    def start(self, done: int) -> None:
-        """Cuts the tables back to the rounds that are done, and opens them."""
-        self._done = done
-        tested = [] if self._test is None else [self._tests]
-        for table in (self._validation, self._timing, *tested):
-            table.keep_until(done)
+    def start(self, done: int, past: Sequence[loop.Past]) -> None:
+        """Makes tables and event files say what the ledger says, and opens them."""
+        rows = [_row(p.round, p.metrics, p.told["epsilon"]) for p in past]
+        if rows:
+            self._open_metrics(rows)
+        timing = [{"round": p.round, "seconds": p.seconds} for p in past]
+        self._restore(self._timing, timing)
+        validated = [(p.round, p.told["validation"]) for p in past]
+        validation = [r for n, scores in validated for r in self._score_rows(n, scores)]
+        self._restore(self._validation, validation)
+        if self._test is not None:
+            self._tests.keep_until(done)
         self._events = event_files.EventFiles(self._folder / "tensorboard")
+        for row, (number, scores) in zip(rows, validated, strict=True):
+            self._events.write(number, self._scalars(row, scores))
         self._observer.on_start(done, self._config.rounds)
 
-    def record(self, report: loop.Report) -> None:
-        """Writes down a round, and validates when it is time to."""
+    def record(self, report: loop.Report) -> dict[str, Any]:
+        """Writes down a round, validates when it is time to, returns what it found."""
         config, done = self._config, report.round
         spent = self._spent(done)
-        row = {"round": done, **report.metrics, "epsilon": spent}
+        row = _row(done, report.metrics, spent)
         if self._metrics is None:
-            self._metrics = tables.RoundTable(self._folder / "metrics.csv", list(row))
-            self._metrics.keep_until(self._done)
+            self._open_metrics([], list(row))
+        assert self._metrics is not None and self._events is not None
         self._metrics.append(row)
         self._timing.append({"round": done, "seconds": round(report.seconds, 4)})
-        facts = {k: v for k, v in row.items() if isinstance(v, int | float)}
+        scores: ScoresOfBoth = {}
         if done % config.evaluate_every == 0 or done == config.rounds:
             scores = self._validate.of_both(report.iterate, report.aggregate)
-            self._write(self._validation, done, scores)
-            for weights, by_group in scores.items():
-                for group, found in by_group.items():
-                    for name in SCORES:
-                        facts[f"validation/{weights}/{group}/{name}"] = found[name]
-            facts["validation_accuracy"] = scores["aggregate"]["all"]["accuracy"]
-        if self._events is not None:
-            self._events.write(done, facts)
+            for found in self._score_rows(done, scores):
+                self._validation.append(found)
+        facts = self._scalars(row, scores)
+        self._events.write(done, facts)
         self._observer.on_round(done, facts)
+        return {"epsilon": spent, "validation": scores}
+
+    def _open_metrics(
+        self, rows: list[dict[str, Any]], columns: list[str] | None = None
+    ) -> None:
+        columns = columns or list(rows[0])
+        self._metrics = tables.RoundTable(self._folder / "metrics.csv", columns)
+        self._restore(self._metrics, rows)
+
+    def _restore(self, table: tables.RoundTable, rows: list[dict[str, Any]]) -> None:
+        if missing := table.restore(rows):
+            _log.warning(
+                "%s did not have what the run's ledger says of %d rounds, first round "
+                "%d: it was written anew.",
+                table.path,
+                len(missing),
+                missing[0],
+            )
 
     def is_tested(self) -> bool:
-        """Tells whether all wanted scores of the last model on test data are there."""
+        """Says whether all wanted scores of the last model on test data are there."""
         if self._test is None:
             return True
         path = self._folder / "test.csv"
         wanted = len(WEIGHTS) * self._test.num_groups
         return path.exists() and len(tables.read_rows(path)) == wanted
 
-    def tested(self) -> Scores:
+    def tested(self) -> ScoresOfBoth:
         """Reads the scores on the test sample back; none where it is left alone."""
-        found: Scores = {weights: {} for weights in WEIGHTS}
+        found: ScoresOfBoth = {weights: {} for weights in WEIGHTS}
         if self._test is None:
             return found
         for row in tables.read_rows(self._folder / "test.csv"):
-            scores = {name: float(row[name]) for name in SCORES}
+            scores = {name: float(row[name]) for name in self._names}
             found[row["weights"]][row["group"]] = scores
         return found
 
-    def test(self, iterate: list[np.ndarray], aggregate: list[np.ndarray]) -> Scores:
+    def test(self, iterate: Weights, aggregate: Weights) -> ScoresOfBoth:
         """Scores the last model on the test sample, or reads what was scored."""
         if self._test is not None and not self.is_tested():
             self._tests.keep_until(-1)  # a kill may have left part of it
             scores = self._test.of_both(iterate, aggregate)
-            self._write(self._tests, self._config.rounds, scores)
+            for row in self._score_rows(self._config.rounds, scores):
+                self._tests.append(row)
         if self._events is not None:
             self._events.close()
         return self.tested()
+
+    def end(self, iterate: Weights, aggregate: Weights) -> Outcome:
+        """Tests the last model if that is wanted, and gives the observer the result."""
+        outcome = Outcome(self._folder, self.test(iterate, aggregate), self._plan)
+        self._observer.on_end(outcome)
+        return outcome
 
     def _spent(self, done: int) -> float:
         """Returns the ε of the rounds so far, from a ρ rounded up to three digits.
@@ -209,8 +199,29 @@ class Recorder:
             privacy.gaussian_epsilon_of(rounded, self._plan.delta), self._plan.epsilon
         )
 
-    def _write(self, table: tables.RoundTable, done: int, scores: Scores) -> None:
+    def _score_rows(self, done: int, scores: ScoresOfBoth) -> list[dict[str, Any]]:
+        """Returns the rows of validation.csv or test.csv."""
+        return [
+            {"round": done, "weights": weights, "group": group}
+            | {name: found[name] for name in self._names}
+            for weights, by_group in scores.items()
+            for group, found in by_group.items()
+        ]
+
+    def _scalars(
+        self, row: Mapping[str, Any], scores: ScoresOfBoth
+    ) -> dict[str, float]:
+        """Returns a round's numbers for event files and observers."""
+        facts = {k: v for k, v in row.items() if isinstance(v, int | float)}
         for weights, by_group in scores.items():
             for group, found in by_group.items():
-                row = {"round": done, "weights": weights, "group": group}
-                table.append(row | {name: found[name] for name in SCORES})
+                for name in self._names:
+                    facts[f"validation/{weights}/{group}/{name}"] = found[name]
+        if scores:
+            facts["validation"] = scores["aggregate"]["all"][self._names[0]]
+        return facts
+
+
+def _row(done: int, metrics: Mapping[str, Any], spent: float) -> dict[str, Any]:
+    """Returns a round's row of metrics.csv."""
+    return {"round": done, **metrics, "epsilon": spent}

@@ -5,60 +5,125 @@ import json
 import os
 import pathlib
 import platform
+from typing import Any
 
 from pds import sampler
-from stackoverflow.data.token_store import TokenStore
 from tff_agg import files, privacy
-from tff_agg.experiment import config as configs
+from tff_agg.experiment import identity, ledger
+from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.task import Task
 
 
 class ConfigChangedError(RuntimeError):
     """A run folder was begun under another configuration."""
 
 
-def claim(
-    folder: pathlib.Path,
-    config: configs.TrainConfig,
-    data: TokenStore,
-    plan: privacy.Plan,
-    cohorts: sampler.Sampler,
-) -> None:
-    """Writes what identifies the run, or checks that it is this run's folder."""
-    wanted = config.to_json() | {"store_fingerprint": data.fingerprint}
-    # Where the data lies may change from machine to machine; what it is may not.
-    wanted.pop("store")
+#: What may be there of a run that has released rounds.
+_TRACES = ("checkpoints", ledger.NAME, "metrics.csv", "validation.csv", "tensorboard")
+#: What may change from machine to machine, besides where the data lie.
+_PLACES = ("noise_cache", "runtime", "lanes")
+#: What is done with released models, and changes nothing that is released.
+LOOKING_ON = (
+    *("evaluate_every", "validation_examples", "test_examples"),
+    *("keep_last", "keep_every"),
+)
+
+
+def places(task: Task) -> tuple[str, ...]:
+    """Returns the fields of a configuration that may change between machines."""
+    return _PLACES if task.data_field is None else (task.data_field, *_PLACES)
+
+
+def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
+    """Refuses a folder of another run; writes nothing.
+
+    Returns:
+      What the folder's ledger says; None if it has none and shows no round.
+    """
+    wanted = _identifying(task)
     path = folder / "config.json"
     if path.exists():
-        saved = json.loads(path.read_text())
-        saved.pop("store", None)
-        if lines := configs.differences(saved, wanted):
+        saved = saved_config(folder)
+        saved = {k: v for k, v in saved.items() if k not in places(task)}
+        if lines := identity.differences(saved, wanted):
             raise ConfigChangedError(
                 f"{folder} was begun under another configuration; use another folder, "
                 "or the same flags:\n  " + "\n  ".join(lines)
             )
+    history = ledger.Ledger(folder).read()
+    if history is None or not path.exists():
+        missing = ledger.NAME if path.exists() else path.name
+        if traces := [name for name in _TRACES if (folder / name).exists()]:
+            raise ConfigChangedError(
+                f"{folder} has {', '.join(traces)} but no {missing}: a run has "
+                "released rounds here, and starting over would spend the privacy "
+                "budget again. Put the file back, or use another folder."
+            )
+    return history
+
+
+def claim(
+    folder: pathlib.Path,
+    task: Task,
+    plan: privacy.Plan,
+    cohorts: sampler.Sampler,
+) -> None:
+    """Writes what the run is, or checks that it is this run's folder."""
+    check(folder, task)
+    write_report(folder, task, plan, cohorts, rounds_done=None)
+    if (folder / "config.json").exists():
         return
-    if (folder / "checkpoints").exists():
-        raise ConfigChangedError(
-            f"{folder} has checkpoints but no config.json: whose they are is not known"
-        )
-    privacy.write_report(
-        folder,
-        plan,
-        sampler_checked=True,
-        extra_assumptions=_assumptions(config),
-        run={"clients": cohorts.describe(), "data": data.fingerprint[:16]},
-        # A start that was cut short may have left a report that names a search.
-        searches=privacy.searches_of(folder),
-    )
+    here = {name: getattr(task.config, name) for name in places(task)}
     for name, content in (
         ("environment.json", environment()),
         # Last: it marks the folder as taken.
-        ("config.json", wanted | {"store": data.path}),
+        ("config.json", _identifying(task) | here),
     ):
         files.write_text(folder / name, json.dumps(content, indent=2) + "\n")
 
 
-def _assumptions(config: configs.TrainConfig) -> list[str]:
+def write_report(
+    folder: pathlib.Path,
+    task: Task,
+    plan: privacy.Plan,
+    cohorts: sampler.Sampler,
+    *,
+    rounds_done: int | None,
+) -> None:
+    """Writes the privacy report; `rounds_done` is None while the run is under way."""
+    privacy.write_report(
+        folder,
+        plan,
+        rounds_done=rounds_done,
+        sampler_checked=True,
+        extra_assumptions=_assumptions(task.config),
+        run={"clients": cohorts.describe(), "data": task.fingerprint[:16]},
+        # What searches have entered stays.
+        searches=privacy.searches_of(folder),
+    )
+
+
+def _identifying(task: Task) -> dict[str, Any]:
+    """Returns the configuration without what may change from machine to machine."""
+    values = task.config.to_json() | {"data_fingerprint": task.fingerprint}
+    return {name: value for name, value in values.items() if name not in places(task)}
+
+
+def saved_config(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads a run folder's config.json."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no run folder: it has no config.json")
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path} is damaged: it holds no object")
+    return saved
+
+
+def _assumptions(config: TrainConfig) -> list[str]:
     """What this run assumes beyond every run's assumptions."""
     if config.insecure_noise_seed is None:
         return []

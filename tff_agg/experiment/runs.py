@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tff_agg.checkpoints import CheckpointStore
+from tff_agg.experiment import run_folder
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
@@ -49,14 +50,15 @@ class Run:
           data: Where the data are, if they are not where the run found them.
         """
         folder = pathlib.Path(folder)
-        saved = saved_config(folder)
+        saved = run_folder.saved_config(folder)
         config = task_class.Config.from_json(saved)
         if data:
             if task_class.data_field is None:
                 raise ValueError(
                     f"the task {task_class.package!r} has no data of its own to move"
                 )
-            config = dataclasses.replace(config, **{task_class.data_field: data})
+            moved: dict[str, Any] = {task_class.data_field: data}
+            config = dataclasses.replace(config, **moved)
         task = task_class(config)
         # Runs of before the experiment layer wrote 'store_fingerprint'.
         known = saved.get("data_fingerprint", saved.get("store_fingerprint"))
@@ -108,20 +110,6 @@ class Run:
             return {name: found[name] for name in names}
 
         return score
-
-
-def saved_config(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads a run folder's config.json."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no run folder: it has no config.json")
-    try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    if not isinstance(saved, dict):
-        raise ValueError(f"{path} is damaged: it holds no object")
-    return saved
 
 
 def open_runs(

@@ -51,6 +51,28 @@ class RoundTable:
         writer.writerows(rows)
         files.write_text(self.path, text.getvalue())
 
+    def restore(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Makes the file hold exactly these rows.
+
+        Returns:
+          The rounds that were missing from it or had other numbers.
+        """
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        wanted = text.getvalue()
+        old = self.path.read_text("utf-8") if self.path.exists() else ""
+        if old == wanted:
+            return []
+        files.write_text(self.path, wanted)
+        there = (
+            set(old.splitlines()) if old.startswith(wanted.partition("\n")[0]) else ()
+        )
+        lines = wanted.splitlines()[1:]
+        pairs = zip(lines, rows, strict=True)
+        return sorted({int(row["round"]) for line, row in pairs if line not in there})
+
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, written through to the disk before this returns."""
         if set(row) != set(self.columns):

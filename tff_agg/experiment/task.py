@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from absl import flags
 
 from pds import groups as populations
 from tff_agg.experiment import config as configs
@@ -33,11 +34,13 @@ class Client(NamedTuple):
       data: What the model trains on, as its input specification says: a
         `tf.data.Dataset`, or a list of batches.
       examples: How many examples that is; lanes are balanced by it.
+      arrays: The same data as numpy arrays, for a digest that is kept with the round.
     """
 
     name: str
     data: Any
     examples: int
+    arrays: Sequence[np.ndarray]
 
 
 class Task(abc.ABC):
@@ -174,6 +177,20 @@ class Task(abc.ABC):
     def judge(self) -> OutputJudge:
         """Returns how combined outputs are judged: by default by right labels."""
         return accuracy_judge(self.metric.name)
+
+    # Flags.
+
+    @classmethod
+    def define_data_flags(cls, values: flags.FlagValues) -> None:
+        """Defines flags of `train` that say where data come from; by default none."""
+        del values
+
+    @classmethod
+    def with_data(
+        cls, config: configs.TrainConfig, values: flags.FlagValues
+    ) -> configs.TrainConfig:
+        """Returns the configuration with its data prepared, as the flags say."""
+        return config
 
     # Follows from the rest.
 

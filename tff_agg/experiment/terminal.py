@@ -1,36 +1,14 @@
 """What the binaries show: a progress bar, tables, and errors in plain words."""
 
 import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tff_agg import files, privacy
-from tff_agg.experiment.recording import GROUPS, WEIGHTS, Observer, Outcome
+from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.run_folder import ConfigChangedError
-
-
-def run_binary(main: Callable[[list[str]], int], define: Callable[[], None]) -> None:
-    """Runs a binary: TensorFlow first, then its flags, then `main`.
-
-    TensorFlow is imported before `app.run` because, first imported inside it, it
-    compares the tensors of a traced function by identity instead of by value. It is
-    set up for lanes: products of the model's shapes are a third faster with oneDNN, one
-    thread inside an operation is best where every core has a lane, and memory is kept
-    from round to round (see docs/performance.md).
-    """
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    from absl import app
-
-    from tff_agg import runtime
-    from tff_agg.runtime import quiet
-
-    quiet.quiet_tensorflow()
-    runtime.configure_threads()
-    runtime.keep_memory()
-    define()
-    app.run(main)
+from tff_agg.recycling.metrics import Metric
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -86,11 +64,13 @@ def plan_table(plan: privacy.Plan) -> str:
 class ProgressBar(Observer):
     """Shows the plan, then a bar with loss, accuracy, ε, speed and time left."""
 
-    def __init__(self, rounds: int, label: str = "", show_plan: bool = True):
-        """Takes the number of rounds and what to write before the bar."""
-        self._rounds, self._label, self._show_plan = rounds, label, show_plan
+    def __init__(
+        self, metrics: Sequence[Metric], label: str = "", show_plan: bool = True
+    ):
+        """Takes what models are judged by and what to write before the bar."""
+        self._metrics, self._label, self._show_plan = metrics, label, show_plan
         self._bar: Any = None
-        self._accuracy: float | None = None
+        self._value: float | None = None
 
     def on_plan(self, plan, cohorts) -> None:
         """Prints the guarantee before the first round."""
@@ -111,10 +91,13 @@ class ProgressBar(Observer):
 
     def on_round(self, done: int, facts: dict[str, float]) -> None:
         """Moves the bar on."""
-        self._accuracy = facts.get("validation_accuracy", self._accuracy)
-        shown = {"loss": f"{facts['client_work/train/loss']:.3f}"}
-        if self._accuracy is not None:
-            shown["val acc"] = f"{100 * self._accuracy:.2f} %"
+        self._value = facts.get("validation", self._value)
+        shown = {}
+        if (loss := facts.get("client_work/train/loss")) is not None:
+            shown["loss"] = f"{loss:.3f}"
+        if self._value is not None:
+            metric = self._metrics[0]
+            shown[f"validation {metric.label}"] = metric.show(self._value)
         shown["ε"] = f"{facts['epsilon']:.2f}"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
@@ -130,21 +113,12 @@ class ProgressBar(Observer):
         if not self._show_plan:
             return
         rows = [
-            [weights, group, percent(found["accuracy"]),
-             percent(found["accuracy_with_oov"]), f"{found['loss']:.4f}",
-             f"{found['perplexity']:.1f}"]
+            [weights, group]
+            + [metric.show(found[metric.name]) for metric in self._metrics]
             for weights in WEIGHTS
-            for group in GROUPS
-            if (found := outcome.test[weights].get(group))
-        ]  # fmt: skip
-        header = [
-            "weights",
-            "test on",
-            "accuracy %",
-            "with OOV %",
-            "loss",
-            "perplexity",
+            for group, found in outcome.test[weights].items()
         ]
+        header = ["weights", "test on", *(metric.label for metric in self._metrics)]
         if rows:
             print(table(header, rows))
         print(f"Everything is in {outcome.folder}", flush=True)

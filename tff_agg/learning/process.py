@@ -51,6 +51,11 @@ def build_dp_ftrl_process(
     as the plan assumes is the sampler's part. Metrics are those of the clients as they
     are, without noise: publishing them is not covered by the plan.
 
+    Never call `next` twice on one state with other clients or other data, and keep
+    nothing of a round that is computed again: its noise is a function of the state, so
+    the difference of the two results is the difference of the clients' updates, without
+    any noise. `tff_agg.loop.train` sees to it; a loop of your own has to.
+
     Args:
       model: A `tff.learning.models.FunctionalModel`, a function without arguments that
         returns a `tff.learning.models.VariableModel` (for instance from a Keras
@@ -74,7 +79,8 @@ def build_dp_ftrl_process(
         `initialize` draws a secret seed from the operating system.
 
     Returns:
-      A `tff.learning.templates.LearningProcess`. `set_model_weights` sets θ_t and θ^AGG
+      A `DPFTRLProcess`, a `tff.learning.templates.LearningProcess` that describes
+      itself. `set_model_weights` sets θ_t and θ^AGG
       alike and starts the averager anew at them; round, noise and momentum stay.
 
     Raises:
@@ -118,12 +124,40 @@ def build_dp_ftrl_process(
             step_from=step_from,
         ),
     )
-    return _starting_at_the_model(composed, averager)
+    description = {
+        "plan": _describe_plan(plan),
+        "averager": _describe_averager(averager),
+        "server": {
+            "learning_rate": server_learning_rate,
+            "momentum": server_momentum,
+            "nesterov": nesterov,
+            "step_from": step_from,
+        },
+        "clients": _describe_client(client_optimizer, client_epochs),
+        "on_non_finite": on_non_finite,
+        "noise_seed": "secret" if noise_seed is None else "known",
+        "weights": str(weights_type),
+    }
+    return _starting_at_the_model(composed, averager, description)
+
+
+class DPFTRLProcess(tff.learning.templates.LearningProcess):
+    """A learning process that says what it is.
+
+    Attributes:
+      description: The plan with its mechanism's parameters, the averager, both
+        optimisers and the weights' type, as JSON values. It is part of a run's
+        identity: see `tff_agg.identity`.
+    """
+
+    description: dict[str, Any]
 
 
 def _starting_at_the_model(
-    composed: tff.learning.templates.LearningProcess, averager: averaging.Averager
-) -> tff.learning.templates.LearningProcess:
+    composed: tff.learning.templates.LearningProcess,
+    averager: averaging.Averager,
+    description: dict[str, Any],
+) -> DPFTRLProcess:
     """Makes iterate and averager start at the model's own weights.
 
     A finalizer is initialized without the model, and a model may be initialized at
@@ -156,7 +190,7 @@ def _starting_at_the_model(
     def initialize():
         return tff.federated_map(start, composed.initialize())
 
-    return tff.learning.templates.LearningProcess(
+    made = DPFTRLProcess(
         initialize,
         composed.next,
         composed.get_model_weights,
@@ -164,6 +198,41 @@ def _starting_at_the_model(
         get_hparams_fn=composed.get_hparams,
         set_hparams_fn=composed.set_hparams,
     )
+    made.description = description
+    return made
+
+
+def _describe_plan(plan: Any) -> dict[str, Any]:
+    """What of a plan decides the noise, as JSON values."""
+    names = ("clip_norm", "cohort_size", "rounds", "noise_multiplier", "noise_stddev")
+    facts = {name: getattr(plan, name, None) for name in names}
+    facts["mechanism"] = plan.mechanism.name
+    facts["mechanism_parameters"] = dict(plan.mechanism.parameters)
+    # A matrix of one's own has no parameters; its first rounds tell it from others.
+    facts["mechanism_row"] = plan.mechanism.matrix(min(plan.rounds, 16))[-1].tolist()
+    if (participation := getattr(plan, "participation", None)) is not None:
+        facts["participation"] = participation.to_json()
+    return facts
+
+
+def _describe_averager(averager: averaging.Averager) -> dict[str, Any]:
+    """An averager's name, which rounds its numbers, and weights, which do not."""
+    weights = None if averager.weights is None else averager.weights(20).tolist()
+    return {"name": averager.name, "weights_of_20_steps": weights}
+
+
+def _describe_client(optimizer: Any, epochs: int) -> dict[str, Any]:
+    """What is known of the clients' training, as JSON values."""
+    if optimizer is None:
+        return {"optimizer": "the LocalTrainer's own"}
+    if isinstance(optimizer, int | float):
+        return {"optimizer": "sgd", "learning_rate": optimizer, "epochs": epochs}
+    kept = {
+        name.lstrip("_"): value
+        for name, value in sorted(vars(optimizer).items())
+        if isinstance(value, bool | int | float | str)
+    }
+    return {"optimizer": type(optimizer).__name__, **kept, "epochs": epochs}
 
 
 def _trainer(
@@ -206,6 +275,30 @@ def iterate(state: Any) -> Any:
       >>> iterate(process.initialize())
     """
     return state.finalizer["iterate"]
+
+
+def without_noise(state: Any) -> Any:
+    """Returns a state whose noise is forgotten: the seed and all buffers are zeros.
+
+    For the last state of a run. It cannot go on, and nobody who reads it can take the
+    noise off the models. The buffers are as secret as the seed: they are sums of the
+    very noise that was added.
+
+    Example:
+      >>> without_noise(state).aggregator['noise']['seed']
+      array([0, 0])
+    """
+    if "noise" not in state.aggregator:
+        return state
+    changed = type(state.aggregator)(state.aggregator)
+    noise = type(changed["noise"])(changed["noise"])
+    for key in ("seed", "buffers"):
+        if key in noise:
+            noise[key] = tf.nest.map_structure(
+                lambda leaf: np.zeros_like(np.asarray(leaf)), noise[key]
+            )
+    changed["noise"] = noise
+    return state._replace(aggregator=changed)
 
 
 def with_noise_seed(state: Any, seed: Sequence[int]) -> Any:

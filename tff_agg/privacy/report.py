@@ -64,7 +64,8 @@ def report(
 
     Args:
       plan: What was planned.
-      rounds_done: How many rounds were run; all planned ones if None.
+      rounds_done: How many rounds were run; None while that is not known, because the
+        run is still under way.
       sampler_checked: Whether `plan.check_sampler` accepted the run's sampler.
       released: What leaves the server.
       extra_assumptions: Further sentences on what is assumed.
@@ -75,7 +76,6 @@ def report(
       >>> report(plan)['guarantee']['epsilon']
       17.6476
     """
-    done = plan.rounds if rounds_done is None else rounds_done
     whole = plan.to_json()
     enforced = list(ENFORCED)
     assumed = [*ASSUMED, *extra_assumptions]
@@ -93,9 +93,9 @@ def report(
             "rho": whole["rho"],
             "epsilon": whole["epsilon"],
             "delta": plan.delta,
-            "rounds_done": done,
-            "rho_so_far": _or_none(plan.rho_after(done)) if done else 0.0,
-            "epsilon_so_far": _or_none(plan.epsilon_after(done)) if done else 0.0,
+            "rounds_planned": plan.rounds,
+            "rounds_done": rounds_done,
+            **_so_far(plan, rounds_done),
         },
         "unit": "one user: all contributions of a user id over the whole run",
         "adjacency": plan.adjacency,
@@ -111,6 +111,17 @@ def report(
         "assumed": assumed,
         "not_covered": list(NOT_COVERED),
         "tuning": dict(searches or {}),
+    }
+
+
+def _so_far(plan: Plan, done: int | None) -> dict[str, float | None]:
+    """Returns the figures after so many rounds; None where that is not known."""
+    if not done:
+        spent = None if done is None else 0.0
+        return {"rho_so_far": spent, "epsilon_so_far": spent}
+    return {
+        "rho_so_far": _or_none(plan.rho_after(done)),
+        "epsilon_so_far": _or_none(plan.epsilon_after(done)),
     }
 
 
@@ -132,17 +143,24 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines = ["# Privacy report", ""]
     lines += [f"- {key}: {value}" for key, value in content["run"].items()]
     lines += ["", "## Guarantee", "", guarantee["statement"], ""]
-    lines += _table(
-        ("figure", "whole plan", f"after {guarantee['rounds_done']} rounds"),
-        [
-            ("ρ (zCDP)", _say(guarantee["rho"]), _say(guarantee["rho_so_far"])),
-            (
-                f"ε at δ = {guarantee['delta']:g}",
-                _say(guarantee["epsilon"]),
-                _say(guarantee["epsilon_so_far"]),
-            ),
-        ],
-    )
+    rows = [
+        ("ρ (zCDP)", _say(guarantee["rho"]), _say(guarantee["rho_so_far"])),
+        (
+            f"ε at δ = {guarantee['delta']:g}",
+            _say(guarantee["epsilon"]),
+            _say(guarantee["epsilon_so_far"]),
+        ),
+    ]
+    planned, done = guarantee["rounds_planned"], guarantee["rounds_done"]
+    head = ("figure", f"whole plan of {planned} rounds", f"after {done} rounds")
+    known = 2 if done is None else 3
+    lines += _table(head[:known], [row[:known] for row in rows])
+    if done is None:
+        lines += [
+            "",
+            "This page was written while the run was under way: how many of the "
+            f"{planned} planned rounds are done is in the run's `ledger.jsonl`.",
+        ]
     lines += ["", "ε of the whole plan by conversion:", ""]
     conversions = content["accounting"]["epsilon_by_conversion"].items()
     lines += _table(("conversion", "ε"), [(k, _say(v)) for k, v in conversions])

@@ -1,186 +1,186 @@
-"""Trains the next-word model with user-level privacy, from a configuration to a folder.
+"""Trains a task with user-level privacy, from a configuration to a run folder.
 
 The folder of a run:
 ```
 config.json environment.json      what was run, and on what
+ledger.jsonl                      what the run is, and every round it has released
 privacy_report.md .json           the guarantee, in words and in numbers
-metrics.csv validation.csv test.csv   no test.csv if test_sentences is 0
-timing.csv                        seconds a round, apart: all else is the same each time
+metrics.csv validation.csv test.csv   no test.csv if test_examples is 0
+timing.csv                        seconds per round, apart: all else is reproducible
 tensorboard/                      the same numbers as event files
 checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStore)
 ```
 """
 
 import contextlib
-import hashlib
+import functools
 import os
 import pathlib
-from collections.abc import Callable
+from typing import Any
 
-from pds import groups, sampler, schedule
-from stackoverflow.data.token_store import TokenStore
-from stackoverflow.model import next_word as model
-from tff_agg import checkpoints, privacy
-from tff_agg.experiment import config as configs
-from tff_agg.experiment import loop, recording, run_folder
-from tff_agg.experiment import process_cache as workshops
-from tff_agg.experiment.recording import GROUPS, WEIGHTS, Observer, Outcome
+from absl import flags
 
-_SCHEDULES = {
-    "linear": schedule.linear,
-    "cosine": schedule.cosine,
-    "step": schedule.step,
-    "constant": lambda period: schedule.constant(0.5),
-}
+from pds import sampler
+from tff_agg import checkpoints
+from tff_agg.experiment import (
+    cohorts,
+    flag_fields,
+    identity,
+    ledger,
+    loop,
+    recording,
+    resume,
+    run_folder,
+)
+from tff_agg.experiment import process_cache as caches
+from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
+from tff_agg.experiment.task import Task
 
 
 def run(
-    config: configs.TrainConfig,
+    task: Task,
     out: str | os.PathLike,
     observer: Observer | None = None,
     *,
-    workshop: workshops.Workshop | None = None,
+    cache: caches.ProcessCache | None = None,
 ) -> Outcome:
     """Trains to the end, from wherever the folder stands; does nothing if it is done.
 
+    Nothing is written before everything has been checked.
+
     Args:
-      config: What to train.
+      task: What to train, bound to its configuration.
       out: The run's folder; made where it does not exist.
-      observer: Hears how it goes.
-      workshop: Where runs of one process share what was compiled.
+      observer: Receives how it goes.
+      cache: Where runs of one process share what was compiled.
 
     Returns:
-      The scores on the test sample (none if `test_sentences` is 0, which leaves the
-      test data alone) and where everything is.
+      The scores on the test sample (none if `test_examples` is 0, which leaves the test
+      data alone) and where everything is.
 
     Raises:
-      ConfigChangedError: The folder belongs to another configuration.
+      ConfigChangedError: The folder belongs to another configuration, or shows rounds
+        of a run that cannot go on.
+      loop.ResumeError: The run is not what it was begun as, or cannot go on.
       checkpoints.RunLockedError: Another process is at work in the folder.
 
     Example:
-      >>> config = TrainConfig(store='data/synthetic', rounds=10, noise_multiplier=1.0)
-      >>> run(config, 'runs/first').test['aggregate']['all']['accuracy']
+      >>> config = StackOverflowConfig(store='data/so', rounds=10, noise_multiplier=1.0)
+      >>> run(StackOverflow(config), 'runs/1').test['aggregate']['all']['accuracy']
     """
+    config = task.config
     observer = observer or Observer()
     folder = pathlib.Path(out)
-    data = TokenStore.open(config.store)
-    cohorts = build_sampler(config, data)
+    members = cohorts.build_sampler(task)
     plan = config.build_plan()
-    plan.check_sampler(cohorts)
-    with checkpoints.RunLock(folder):
-        run_folder.claim(folder, config, data, plan, cohorts)
-        observer.on_plan(plan, cohorts)
-        if workshop is not None:
-            return _train(config, folder, data, plan, cohorts, observer, workshop)
-        with contextlib.closing(workshops.Workshop()) as own:
-            return _train(config, folder, data, plan, cohorts, observer, own)
-
-
-def build_sampler(config: configs.TrainConfig, data: TokenStore) -> sampler.Sampler:
-    """Returns the sampler of a configuration: who takes part in which round."""
-    populations: tuple[groups.Group, ...] = groups.everyone(data.users("train"))
-    shift = None
-    if config.pds:
-        populations = groups.by_type(data, "train")
-        shift = _SCHEDULES[config.pds_schedule](config.pds_period)
-    return sampler.Sampler(
-        groups=populations,
-        cohort_size=config.clients_per_round,
-        rounds=config.rounds,
-        participation=config.build_participation(),
-        seed=config.seed,
-        schedule=shift,
-        split=config.pds_split,
-        when_exhausted=config.on_exhausted,
-    )
-
-
-def model_config(config: configs.TrainConfig, data: TokenStore) -> model.ModelConfig:
-    """Returns the model's sizes for a configuration and its data."""
-    return model.ModelConfig(
-        vocab_size=len(data.vocabulary.words),
-        embedding_size=config.embedding_size,
-        lstm_size=config.lstm_size,
-        max_tokens=data.max_tokens,
-    )
-
-
-def _train(
-    config: configs.TrainConfig,
-    folder: pathlib.Path,
-    data: TokenStore,
-    plan: privacy.Plan,
-    cohorts: sampler.Sampler,
-    observer: Observer,
-    workshop: workshops.Workshop,
-) -> Outcome:
-    """Runs the rounds that are left, then the test if one is wanted."""
-    sizes = model_config(config, data)
-    recorder = recording.Recorder(config, folder, data, sizes, plan, observer)
-    store = checkpoints.CheckpointStore(
-        folder / "checkpoints",
-        keep_last={"state": 2} | _per_weights(config.keep_last),
-        keep_every=_per_weights(config.keep_every),
-    )
-    if recorder.is_tested() and config.rounds in store.rounds("aggregate"):
+    plan.check_sampler(members)
+    recorder = recording.Recorder(task, folder, plan, observer)
+    history = run_folder.check(folder, task)
+    observer.on_plan(plan, members)
+    if history is not None and history.last == config.rounds and recorder.is_tested():
         # Nothing is left to do: spare the reader the compilation.
         observer.on_start(config.rounds, config.rounds)
         outcome = Outcome(folder, recorder.tested(), plan)
         observer.on_end(outcome)
         return outcome
-    with workshop.running(config):
-        process = workshop.process(config, sizes, plan)
-        loop.train(
-            process,
-            initialize=lambda: workshops.first_state(process, config, sizes),
-            schedule=loop.Schedule(config.rounds, config.state_every),
-            cohort=_cohort_reader(config, data, cohorts),
-            store=store,
-            on_start=recorder.start,
-            on_round=recorder.record,
-        )
+    with contextlib.ExitStack() as stack:
+        if cache is None:
+            cache = stack.enter_context(contextlib.closing(caches.ProcessCache()))
+        stack.enter_context(cache.running(config))
+        # Refuses what is wrong with optimisers and averager.
+        process = cache.process(task, plan)
+        stack.enter_context(checkpoints.RunLock(folder))
+        who = run_identity(task, members)
+        book = ledger.Ledger(folder)
+        if (history := book.read()) is not None:
+            resume.check_identity(history, who.facts(process), book)
+        run_folder.claim(folder, task, plan, members)
+        report = functools.partial(run_folder.write_report, folder, task, plan, members)
+        try:
+            outcome = _train(task, folder, members, process, who, recorder)
+        except BaseException:
+            # What ended the run is what is reported, not that the disk is full.
+            with contextlib.suppress(Exception):
+                report(rounds_done=_rounds_done(book))
+            raise
+        report(rounds_done=_rounds_done(book))
+        return outcome
+
+
+def _rounds_done(book: ledger.Ledger) -> int:
+    found = book.read()
+    return 0 if found is None else max(found.last, 0)
+
+
+def _train(
+    task: Task,
+    folder: pathlib.Path,
+    members: sampler.Sampler,
+    process: Any,
+    who: identity.Identity,
+    recorder: recording.Recorder,
+) -> Outcome:
+    """Runs the rounds that are left, then the test if one is wanted."""
+    config = task.config
+    store = checkpoints.CheckpointStore(
+        folder / "checkpoints",
+        keep_last=_per_weights(config.keep_last),
+        keep_every=_per_weights(config.keep_every),
+    )
+    packages = ("tff_agg", "pds", task.package)
+    loop.train(
+        process,
+        identity=who,
+        folder=folder,
+        rounds=config.rounds,
+        cohort=cohorts.reader(task, members),
+        store=store,
+        weight_names=task.weight_names,
+        initialize=lambda: caches.first_state(process, task),
+        surroundings=identity.surroundings(packages),
+        on_start=recorder.start,
+        on_round=recorder.record,
+    )
     iterate, aggregate = (store.load(config.rounds, name) for name in WEIGHTS)
-    outcome = Outcome(folder, recorder.test(iterate, aggregate), plan)
-    observer.on_end(outcome)
-    return outcome
+    return recorder.end(iterate, aggregate)
+
+
+def run_identity(task: Task, members: sampler.Sampler) -> identity.Identity:
+    """Returns what a run is, besides what its process says of itself."""
+    left_out = run_folder.places(task) + run_folder.LOOKING_ON
+    settings = task.config.to_json().items()
+    return identity.Identity(
+        sampler=members.fingerprint,
+        data=task.fingerprint,
+        model={
+            "task": task.package,
+            "shapes": {name: list(shape) for name, shape in task.shapes.items()},
+            "settings": {k: v for k, v in settings if k not in left_out},
+        },
+    )
 
 
 def _per_weights(value: int | None) -> dict[str, int]:
     return {} if value is None else dict.fromkeys(WEIGHTS, value)
 
 
-def _cohort_reader(
-    config: configs.TrainConfig, data: TokenStore, cohorts: sampler.Sampler
-) -> Callable[[int], loop.Cohort]:
-    """Returns the clients of a round with their data, a pure function of the round."""
-    import tensorflow as tf
+def define_flags(task_class: type[Task], values: flags.FlagValues) -> None:
+    """Defines the flags of this driver: one for each field of the configuration."""
+    flag_fields.define_one(values, "string", "out", None, "the run's folder")
+    flag_fields.define(task_class.Config, values)
+    task_class.define_data_flags(values)
 
-    def cohort(round_num: int) -> loop.Cohort:
-        members = cohorts.sample(round_num)
-        rows = [
-            data.rows(
-                user,
-                type=group if group in GROUPS[1:] else None,
-                max_sentences=config.max_sentences,
-                seed=config.seed,
-                round=round_num,
-            )
-            for user, group in members
-        ]
-        names = [data.user_name(user) for user, _ in members]
-        digest = hashlib.blake2b("\n".join(names).encode(), digest_size=6)
-        asked = sum(group == "question" for _, group in members)
-        facts = {
-            "clients": len(members),
-            "question_clients": asked if config.pds else "",
-            "sentences": sum(map(len, rows)),
-            "cohort": digest.hexdigest(),
-        }
-        return loop.Cohort(
-            client_ids=names,
-            data=[tf.data.Dataset.from_tensors(r) for r in rows],
-            costs=[len(r) for r in rows],
-            facts=facts,
-        )
 
-    return cohort
+def main(task_class: type[Task], values: flags.FlagValues) -> int:
+    """Runs the training that the flags describe."""
+    from tff_agg.experiment import terminal
+
+    if not values.out:
+        raise ValueError("--out must name the run's folder; it is empty")
+    # Before the data: bad flags must not cost minutes of preparation.
+    config = flag_fields.read(task_class.Config, values)
+    config = task_class.with_data(config, values)
+    # Closed before an error is reported, which would stand above the bar otherwise.
+    with contextlib.closing(terminal.ProgressBar(task_class.metrics)) as bar:
+        run(task_class(config), values.out, bar)
+    return 0

@@ -1,0 +1,197 @@
+"""A run's ledger: what it was begun as, and every round that it has released.
+
+The file is a line of JSON for each entry, with a checksum, and only ever grows:
+
+| kind | says |
+|---|---|
+| identity | what the run was begun as |
+| segment | from which round on it ran in which surroundings |
+| round | a round is saved: cohort, data, released weights (digests) and metrics |
+| told | `on_round` has returned for that round, and what it returned |
+
+A round is saved first, then entered here, then told: whatever shows a round to the
+world comes after its entry. The ledger lies outside the checkpoints, so that a run
+whose checkpoints are gone is still known to have released its rounds.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from tff_agg import files
+from tff_agg.checkpoints import blobs
+
+NAME = "ledger.jsonl"
+
+
+class ResumeError(RuntimeError):
+    """A run cannot go on from what its folder holds."""
+
+
+@dataclasses.dataclass
+class History:
+    """What a ledger says.
+
+    Attributes:
+      identity: What the run was begun as.
+      segments: By first round, the surroundings from there on.
+      rounds: By round, its record; round 0 is the initial model.
+      told: By round, what `on_round` returned.
+    """
+
+    identity: dict[str, Any]
+    segments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    rounds: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    told: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The last round that was released; −1 before the initial model was saved."""
+        return max(self.rounds, default=-1)
+
+    def surroundings_of(self, number: int) -> dict[str, Any]:
+        """Returns the surroundings in which a round was, or would be, computed."""
+        return self.segments[max(r for r in self.segments if r <= max(number, 0))]
+
+
+class Ledger:
+    """The file `ledger.jsonl` of a run folder. One process writes, any may read.
+
+    Example:
+      >>> Ledger('runs/uta').read().last
+      2000
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        """Names the run's folder; nothing is read or written yet."""
+        self.path = pathlib.Path(folder) / NAME
+        self._history: History | None = None
+
+    def read(self) -> History | None:
+        """Returns what the ledger says; None if there is none.
+
+        A last line that a crash left half-written counts as never written.
+
+        Raises:
+          ResumeError: The file is damaged.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        entries, _ = _parse(content, self.path)
+        return _history(entries, self.path)
+
+    def create(
+        self, identity: Mapping[str, Any], surroundings: Mapping[str, Any]
+    ) -> History:
+        """Begins the ledger of a new run, durable before this returns."""
+        entries = [
+            {"kind": "identity", "identity": dict(identity)},
+            {"kind": "segment", "from": 0, "surroundings": dict(surroundings)},
+        ]
+        with blobs.storing("begin the ledger", self.path.parent):
+            blobs.make_folder(self.path.parent)
+            blobs.write_file(self.path, b"".join(map(_line, entries)))
+        return self.open()
+
+    def open(self) -> History:
+        """Returns the history for a writer, and cuts off what a crash left behind."""
+        with files.naming(self.path):
+            content = self.path.read_bytes()
+            entries, whole = _parse(content, self.path)
+            if whole < len(content):
+                os.truncate(self.path, whole)
+        self._history = _history(entries, self.path)
+        return self._history
+
+    def add_segment(self, first: int, surroundings: Mapping[str, Any]) -> None:
+        """Enters that the run goes on from a round in other surroundings."""
+        self._append(
+            {"kind": "segment", "from": first, "surroundings": dict(surroundings)}
+        )
+
+    def add_round(self, record: Mapping[str, Any]) -> None:
+        """Enters a round that has been saved."""
+        self._append({"kind": "round", **record})
+
+    def add_told(self, number: int, facts: Mapping[str, Any] | None) -> None:
+        """Enters that the world has been told of a round."""
+        self._append({"kind": "told", "round": number, "facts": dict(facts or {})})
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        """Adds a line, durable before this returns; all of it or none."""
+        assert self._history is not None, "open or create comes first"
+        line = _line(entry)
+        with files.naming(self.path):
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            try:
+                before = os.fstat(descriptor).st_size
+                try:
+                    rest = memoryview(line)
+                    while rest.nbytes:
+                        rest = rest[os.write(descriptor, rest) :]
+                    os.fsync(descriptor)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(descriptor, before)
+                    raise
+            finally:
+                os.close(descriptor)
+        _enter(self._history, entry)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    body = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
+    checksum = blobs.digest_of(body.encode())[:16]
+    return f'{{"checksum":"{checksum}","entry":{body}}}\n'.encode()
+
+
+def _parse(content: bytes, path: pathlib.Path) -> tuple[list[dict[str, Any]], int]:
+    """Returns the whole entries and how many bytes they take."""
+    entries: list[dict[str, Any]] = []
+    begin = 0
+    while begin < len(content):
+        end = content.find(b"\n", begin) + 1 or len(content)
+        try:
+            entry = json.loads(content[begin:end])["entry"]
+            good = _line(entry) == content[begin:end]
+        except (ValueError, KeyError, TypeError):
+            good = False
+        if not good:
+            if end < len(content) or not entries:
+                raise ResumeError(
+                    f"{path} is damaged in line {len(entries) + 1}. It says what the "
+                    "run has released, and without it the run cannot go on: put back a "
+                    "good copy, or begin another run in another folder."
+                )
+            return entries, begin
+        entries.append(entry)
+        begin = end
+    return entries, begin
+
+
+def _history(entries: list[dict[str, Any]], path: pathlib.Path) -> History:
+    if not entries or entries[0].get("kind") != "identity":
+        raise ResumeError(f"{path} is not the ledger of a run")
+    history = History(entries[0]["identity"])
+    for entry in entries[1:]:
+        _enter(history, entry)
+    if sorted(history.rounds) != list(range(len(history.rounds))):
+        raise ResumeError(f"{path} is damaged: rounds are missing from it")
+    return history
+
+
+def _enter(history: History, entry: dict[str, Any]) -> None:
+    match entry["kind"]:
+        case "segment":
+            history.segments[entry["from"]] = entry["surroundings"]
+        case "round":
+            record = {k: v for k, v in entry.items() if k != "kind"}
+            history.rounds[entry["round"]] = record
+        case "told":
+            history.told[entry["round"]] = entry["facts"]

@@ -1,0 +1,182 @@
+"""Begins a run, or finds where it stands and whether it may go on from there."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tree
+
+from tff_agg import checkpoints
+from tff_agg.experiment.identity import differences
+from tff_agg.experiment.ledger import History, Ledger, ResumeError
+
+_log = logging.getLogger(__name__)
+
+
+class IdentityError(ResumeError):
+    """A run is not what it was begun as."""
+
+
+class ReleasedRoundError(ResumeError):
+    """A round that was released before comes out differently."""
+
+
+class Begun(NamedTuple):
+    """A run that may go on.
+
+    Attributes:
+      state: The state to go on from.
+      done: How many rounds it has behind it.
+      saved: Whether the store holds it already; False for a new run.
+      history: What the ledger says; `history.last` is above `done` where states were
+        damaged and rounds have to be computed again.
+    """
+
+    state: Any
+    done: int
+    saved: bool
+    history: History
+
+
+def begin(
+    facts: Mapping[str, Any],
+    surroundings: Mapping[str, Any],
+    initialize: Callable[[], Any],
+    store: checkpoints.CheckpointStore,
+    book: Ledger,
+) -> Begun:
+    """Begins a run or finds where it stands; writes nothing unless it may go on.
+
+    Args:
+      facts: The run's identity.
+      surroundings: Where it runs now.
+      initialize: Makes the state of round 0.
+      store: The run's checkpoints.
+      book: The run's ledger.
+
+    Raises:
+      IdentityError: The run was begun as something else.
+      ResumeError: Rounds were released but there is no state to go on from.
+    """
+    history = book.read()
+    if history is None:
+        if store.has_rounds():
+            raise ResumeError(
+                f"{store.folder} has checkpoints, but {book.path} is missing: what "
+                "the run was begun as is not known, and going on or starting over "
+                "would spend the privacy budget again. Put the ledger back, or use "
+                "another folder."
+            )
+        state = initialize()
+        return Begun(state, 0, False, book.create(facts, surroundings))
+    check_identity(history, facts, book)
+    restored = store.latest_valid("state")
+    if restored is None:
+        if history.rounds or store.has_rounds():
+            raise ResumeError(
+                f"{book.path.parent} has released {max(history.last, 0)} rounds, but "
+                f"{store.folder} holds no whole state to go on from. The secret seed "
+                "of their noise is lost, and starting over would spend the privacy "
+                "budget again: put the checkpoints back, or use another folder."
+            )
+        state = initialize()
+        return Begun(state, 0, False, _in(surroundings, book, 0))
+    unentered = [n for n in store.rounds("record") if n > history.last]
+    _check_surroundings(
+        history, surroundings, restored.round, max([history.last, *unentered]), book
+    )
+    state = _unflatten(initialize(), restored, store)
+    # From here on it is this run: what a crash left undone is completed.
+    history = book.open()
+    for number in unentered:
+        # Saved, and then the process died before it could enter it.
+        book.add_round(json.loads(store.load(number, "record")))
+    if restored.round > history.last:
+        raise ResumeError(
+            f"{store.folder} has a state of round {restored.round} that {book.path} "
+            "does not know: it is of another run"
+        )
+    if restored.round:
+        _log.info("Going on after round %d of %s", restored.round, book.path.parent)
+    history = _in(surroundings, book, restored.round + 1)
+    return Begun(state, restored.round, True, history)
+
+
+def check_identity(history: History, facts: Mapping[str, Any], book: Ledger) -> None:
+    """Refuses to go on with a run as something else than it was begun as.
+
+    Raises:
+      IdentityError: Names each field that differs.
+    """
+    if lines := differences(history.identity, dict(facts)):
+        raise IdentityError(
+            f"{book.path.parent} was begun as another run. Noise that has been added "
+            "once must not be added to anything else: go on with what it was begun "
+            "with, or begin another run in another folder.\n  " + "\n  ".join(lines)
+        )
+
+
+def _in(surroundings: Mapping[str, Any], book: Ledger, first: int) -> History:
+    """Enters other surroundings, if they are."""
+    history = book.open()
+    if lines := differences(history.surroundings_of(first), dict(surroundings)):
+        _log.info("From round %d on: %s", first, "; ".join(lines))
+        book.add_segment(first, surroundings)
+    return history
+
+
+def _check_surroundings(
+    history: History,
+    surroundings: Mapping[str, Any],
+    done: int,
+    released: int,
+    book: Ledger,
+) -> None:
+    """Refuses to compute a released round again where its last bits may differ."""
+    for number in range(done + 1, released + 1):
+        lines = differences(history.surroundings_of(number), dict(surroundings))
+        if lines:
+            raise IdentityError(
+                f"The newest whole state in {book.path.parent} is of round {done}, but "
+                f"{released} rounds were released: round {number} has to be computed "
+                "again and must come out the same to the last bit. Go on where it was "
+                "computed first; after that the run may move.\n  " + "\n  ".join(lines)
+            )
+
+
+def _unflatten(
+    template: Any, restored: checkpoints.Restored, store: checkpoints.CheckpointStore
+) -> Any:
+    flat = [np.asarray(leaf) for leaf in tree.flatten(template)]
+    saved = restored.value
+    if [(x.shape, x.dtype) for x in flat] != [(x.shape, x.dtype) for x in saved]:
+        raise ResumeError(
+            f"The state of round {restored.round} in {store.folder} is not one of this "
+            "process: the model, the averager or the mechanism was another."
+        )
+    return tree.unflatten_as(template, saved)
+
+
+def refuse_other(known: Mapping[str, Any] | None, found: Mapping[str, Any]) -> None:
+    """Refuses a round that is not what was released before.
+
+    Args:
+      known: The record of its release; None if it is released for the first time.
+      found: What has come out now; any part of a record.
+
+    Raises:
+      ReleasedRoundError: They differ. Nothing has been overwritten.
+    """
+    if known is None:
+        return
+    # As text, in which NaN is equal to itself.
+    other = [n for n in found if json.dumps(found[n]) != json.dumps(known[n])]
+    if other:
+        raise ReleasedRoundError(
+            f"Round {known['round']} was released before and now comes out with other "
+            f"{', '.join(other)}. Two releases under one noise would show what they "
+            "differ in, so that nothing was overwritten: go on with the same clients, "
+            "data and code, or begin another run in another folder."
+        )
