@@ -78,7 +78,13 @@ def run(
     recorder = recording.Recorder(config, folder, data, sizes, plan, observer)
     history = run_folder.check(folder, config, data)
     observer.on_plan(plan, cohorts)
-    if history is not None and history.last == config.rounds and recorder.is_tested():
+    store = checkpoints.CheckpointStore(
+        folder / "checkpoints",
+        keep_last=_per_weights(config.keep_last),
+        keep_every=_per_weights(config.keep_every),
+    )
+    finished = history is not None and history.last == config.rounds
+    if finished and recorder.is_tested() and config.rounds in store.rounds("aggregate"):
         # Nothing is left to do: spare the reader the compilation.
         observer.on_start(config.rounds, config.rounds)
         outcome = Outcome(folder, recorder.tested(), plan)
@@ -100,7 +106,7 @@ def run(
             run_folder.write_report, folder, config, data, plan, cohorts
         )
         try:
-            outcome = _train(config, folder, data, cohorts, process, who, recorder)
+            outcome = _train(config, store, data, cohorts, process, who, recorder)
         except BaseException:
             # What ended the run is what is told, not that the disk is full for this.
             with contextlib.suppress(Exception):
@@ -146,7 +152,7 @@ def model_config(config: configs.TrainConfig, data: TokenStore) -> model.ModelCo
 
 def _train(
     config: configs.TrainConfig,
-    folder: pathlib.Path,
+    store: checkpoints.CheckpointStore,
     data: TokenStore,
     cohorts: sampler.Sampler,
     process: Any,
@@ -154,15 +160,10 @@ def _train(
     recorder: recording.Recorder,
 ) -> Outcome:
     """Runs the rounds that are left, then the test if one is wanted."""
-    store = checkpoints.CheckpointStore(
-        folder / "checkpoints",
-        keep_last=_per_weights(config.keep_last),
-        keep_every=_per_weights(config.keep_every),
-    )
     loop.train(
         process,
         identity=who,
-        folder=folder,
+        folder=store.folder.parent,
         rounds=config.rounds,
         cohort=_cohort_reader(config, data, cohorts),
         store=store,
