@@ -4,16 +4,16 @@ import contextlib
 
 import pytest
 
-from stackoverflow.data import prepared as stores
+from stackoverflow.data import prepared
+from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tests.experiment import train_binary
-from tff_agg.experiment import config as configs
-from tff_agg.experiment import process_cache as workshops
+from tff_agg.experiment import process_cache
 
 
 @pytest.fixture(scope="session")
 def token_store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    return stores.ensure_store(
+    return prepared.ensure_store(
         "synthetic", None, folder, users=250, words=40, workers=1
     )
 
@@ -42,16 +42,21 @@ def make_config(token_store):
             "noise_multiplier": 0.5,
             "insecure_noise_seed": 7,
             "evaluate_every": 2,
-            "validation_sentences": 60,
-            "test_sentences": 60,
+            "validation_examples": 60,
+            "test_examples": 60,
         }
-        return configs.TrainConfig(**(values | changes))
+        return StackOverflowConfig(**(values | changes))
 
     return make
 
 
+@pytest.fixture
+def make_task(make_config):
+    return lambda **changes: StackOverflow(make_config(**changes))
+
+
 @pytest.fixture(scope="session")
-def workshop():
+def cache():
     """Shared by all runs here, to save time; each run's state is its own."""
-    with contextlib.closing(workshops.Workshop()) as made:
+    with contextlib.closing(process_cache.ProcessCache()) as made:
         yield made

@@ -159,10 +159,10 @@ def test_a_file_in_the_place_of_the_folder(token_store, tmp_path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_full_at_one_write_after_another(disk, make_config, workshop, tmp_path, capsys):
+def test_full_at_one_write_after_another(disk, make_task, cache, tmp_path, capsys):
     """The disk grows by little, so that it is full at many different writes."""
-    config, whole = make_config(rounds=4), tmp_path / "whole"
-    training.run(config, whole, workshop=workshop)
+    config, whole = make_task(rounds=4), tmp_path / "whole"
+    training.run(config, whole, cache=cache)
     out, page = disk.path / "run", resource.getpagesize()
     needed = sum(1 + path.stat().st_size // page for path in whole.rglob("*"))
     # The first files one at a time; the arrays, which are alike, in larger steps.
@@ -172,7 +172,7 @@ def test_full_at_one_write_after_another(disk, make_config, workshop, tmp_path, 
         assert disk.mount("remount", f"size={size * page}")
         try:
             with terminal.plain_errors():
-                training.run(config, out, workshop=workshop)
+                training.run(config, out, cache=cache)
             break
         except SystemExit as ended:
             assert ended.code == 2

@@ -25,8 +25,8 @@ _unbroken: dict[str, tuple] = {}
 
 
 @pytest.fixture
-def run(workshop):
-    return functools.partial(training.run, workshop=workshop)
+def run(cache):
+    return functools.partial(training.run, cache=cache)
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def run_until(run, monkeypatch, target, name, calls, config, folder):
 
 @pytest.mark.parametrize("save", [1, 2, 4, 5, 7])
 def test_interrupted_between_rounds(
-    run, monkeypatch, tmp_path, make_config, unbroken, save
+    run, monkeypatch, tmp_path, make_task, unbroken, save
 ):
-    config = make_config()
+    config = make_task()
     run_until(
         run,
         monkeypatch,
@@ -82,9 +82,9 @@ def test_interrupted_between_rounds(
 
 
 def test_interrupted_in_the_middle_of_saves(
-    run, monkeypatch, tmp_path, make_config, unbroken
+    run, monkeypatch, tmp_path, make_task, unbroken
 ):
-    config = make_config()
+    config = make_task()
     for renames in (3, 12, 20):
         run_until(run, monkeypatch, os, "replace", renames, config, tmp_path / "run")
     run(config, tmp_path / "run")
@@ -92,9 +92,9 @@ def test_interrupted_in_the_middle_of_saves(
 
 
 def test_interrupted_before_the_last_save_has_tidied_up(
-    run, monkeypatch, tmp_path, make_config, unbroken
+    run, monkeypatch, tmp_path, make_task, unbroken
 ):
-    config, folder = make_config(), tmp_path / "run"
+    config, folder = make_task(), tmp_path / "run"
     run_until(run, monkeypatch, SAVES, "_apply_policies", 7, config, folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
     assert store.rounds("state") == [4, 5, 6], "two more than are kept"
@@ -103,9 +103,9 @@ def test_interrupted_before_the_last_save_has_tidied_up(
 
 
 def test_a_damaged_state_is_named_and_the_one_before_it_used(
-    run, monkeypatch, tmp_path, make_config, unbroken, caplog
+    run, monkeypatch, tmp_path, make_task, unbroken, caplog
 ):
-    config = make_config()
+    config = make_task()
     folder = tmp_path / "run"
     run_until(run, monkeypatch, SAVES, "save", 6, config, folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
@@ -127,8 +127,8 @@ def test_a_damaged_state_is_named_and_the_one_before_it_used(
     assert contents(folder) == unbroken(config)[0]
 
 
-def test_weights_without_any_state_are_not_trained_over(run, tmp_path, make_config):
-    config = make_config()
+def test_weights_without_any_state_are_not_trained_over(run, tmp_path, make_task):
+    config = make_task()
     run(config, tmp_path / "run")
     store = checkpoints.CheckpointStore(tmp_path / "run" / "checkpoints")
     kept = store.load(1, "iterate")
@@ -140,32 +140,30 @@ def test_weights_without_any_state_are_not_trained_over(run, tmp_path, make_conf
         run(config, tmp_path / "run")
 
 
-def test_a_changed_configuration_is_refused_with_what_changed(
-    run, tmp_path, make_config
-):
-    run(make_config(), tmp_path / "run")
+def test_a_changed_configuration_is_refused_with_what_changed(run, tmp_path, make_task):
+    run(make_task(), tmp_path / "run")
     before = contents(tmp_path / "run")
     with pytest.raises(run_folder.ConfigChangedError) as caught:
-        run(make_config(k=3, clip_norm=0.25), tmp_path / "run")
+        run(make_task(k=3, clip_norm=0.25), tmp_path / "run")
     assert "clip_norm: was 1.0, is now 0.25" in str(caught.value)
     assert "k: was 2, is now 3" in str(caught.value)
     assert contents(tmp_path / "run") == before
 
 
-def test_a_second_process_is_refused(run, tmp_path, make_config):
+def test_a_second_process_is_refused(run, tmp_path, make_task):
     with (
         checkpoints.RunLock(tmp_path / "run"),
         pytest.raises(checkpoints.RunLockedError, match=str(os.getpid())),
     ):
-        run(make_config(), tmp_path / "run")
+        run(make_task(), tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 @pytest.mark.slow
 def test_averager_and_shift_resume_alike(
-    run, monkeypatch, tmp_path, make_config, unbroken
+    run, monkeypatch, tmp_path, make_task, unbroken
 ):
-    config = make_config(
+    config = make_task(
         averager="ema", ema_decay=0.5, pds=True, pds_period=4, mechanism="honaker"
     )
     run_until(

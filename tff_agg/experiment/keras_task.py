@@ -54,8 +54,15 @@ class KerasTask(Task):
             [features, labels],
         )
 
+    @property
+    def _features(self) -> Any:
+        import tensorflow as tf
+
+        return tf.TensorSpec([None, *self._built.input_shape[1:]], tf.float32)
+
     @functools.cached_property
     def _built(self) -> Any:
+        """The model, built once for its shapes and initial weights."""
         model = self.keras_model(self.config.seed)
         if model.non_trainable_weights:
             names = ", ".join(w.name for w in model.non_trainable_weights)
@@ -83,11 +90,10 @@ class KerasTask(Task):
         import tensorflow as tf
         import tensorflow_federated as tff
 
-        kind = tf.TensorSpec([None, *self._built.input_shape[1:]], tf.float32)
         return tff.learning.models.functional_model_from_keras(
             lambda: self.keras_model(self.config.seed),
             tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            (kind, tf.TensorSpec([None], tf.int32)),
+            (self._features, tf.TensorSpec([None], tf.int32)),
             lambda: {"accuracy": tf.keras.metrics.SparseCategoricalAccuracy()},
         )
 
@@ -146,16 +152,17 @@ class KerasTask(Task):
         """Returns the predicted distributions."""
         import tensorflow as tf
 
-        model = self._built
-
-        @tf.function(reduce_retracing=True)
-        def run(features):
-            return tf.nn.softmax(model(features, training=False))
+        # Built here and traced at once: when TFF traces a model into its own graphs,
+        # Keras invalidates the Python side of all models built before.
+        model = self.keras_model(self.config.seed)
+        variables = model.trainable_weights
+        run = tf.function(
+            lambda features: tf.nn.softmax(model(features, training=False))
+        ).get_concrete_function(self._features)
 
         def predict(weights: Weights, rows: "_Rows") -> Predictions:
-            for variable, value in zip(
-                model.trainable_weights, self.named(weights).values(), strict=True
-            ):
+            values = self.named(weights).values()
+            for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
             scores = [
                 run(tf.constant(rows.features[i : i + _BATCH], tf.float32)).numpy()

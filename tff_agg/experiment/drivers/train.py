@@ -77,7 +77,13 @@ def run(
     recorder = recording.Recorder(task, folder, plan, observer)
     history = run_folder.check(folder, task)
     observer.on_plan(plan, members)
-    if history is not None and history.last == config.rounds and recorder.is_tested():
+    store = checkpoints.CheckpointStore(
+        folder / "checkpoints",
+        keep_last=_per_weights(config.keep_last),
+        keep_every=_per_weights(config.keep_every),
+    )
+    finished = history is not None and history.last == config.rounds
+    if finished and recorder.is_tested() and config.rounds in store.rounds("aggregate"):
         # Nothing is left to do: spare the reader the compilation.
         observer.on_start(config.rounds, config.rounds)
         outcome = Outcome(folder, recorder.tested(), plan)
@@ -97,7 +103,7 @@ def run(
         run_folder.claim(folder, task, plan, members)
         report = functools.partial(run_folder.write_report, folder, task, plan, members)
         try:
-            outcome = _train(task, folder, members, process, who, recorder)
+            outcome = _train(task, store, members, process, who, recorder)
         except BaseException:
             # What ended the run is what is reported, not that the disk is full.
             with contextlib.suppress(Exception):
@@ -114,7 +120,7 @@ def _rounds_done(book: ledger.Ledger) -> int:
 
 def _train(
     task: Task,
-    folder: pathlib.Path,
+    store: checkpoints.CheckpointStore,
     members: sampler.Sampler,
     process: Any,
     who: identity.Identity,
@@ -122,16 +128,11 @@ def _train(
 ) -> Outcome:
     """Runs the rounds that are left, then the test if one is wanted."""
     config = task.config
-    store = checkpoints.CheckpointStore(
-        folder / "checkpoints",
-        keep_last=_per_weights(config.keep_last),
-        keep_every=_per_weights(config.keep_every),
-    )
     packages = ("tff_agg", "pds", task.package)
     loop.train(
         process,
         identity=who,
-        folder=folder,
+        folder=store.folder.parent,
         rounds=config.rounds,
         cohort=cohorts.reader(task, members),
         store=store,
