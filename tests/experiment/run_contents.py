@@ -2,6 +2,8 @@
 
 import pathlib
 
+import tree
+
 from tff_agg import checkpoints
 
 TABLES = ("metrics.csv", "validation.csv", "test.csv")
@@ -14,5 +16,6 @@ def contents(folder):
     found = {name: (folder / name).read_bytes() for name in TABLES}
     for name in ("iterate", "aggregate", "state"):
         for number, value in store.iterate(name):
-            found[name, number] = [(x.dtype, x.shape, x.tobytes()) for x in value]
+            leaves = tree.flatten(value)
+            found[name, number] = [(x.dtype, x.shape, x.tobytes()) for x in leaves]
     return found

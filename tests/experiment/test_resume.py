@@ -34,7 +34,7 @@ def unbroken(tmp_path_factory, run):
     made = _unbroken
 
     def get(config):
-        key = json.dumps(config.to_json(), sort_keys=True)
+        key = json.dumps(config.config.to_json(), sort_keys=True)
         if key not in made:
             folder = tmp_path_factory.mktemp("unbroken") / "run"
             outcome = run(config, folder)

@@ -3,24 +3,26 @@
 import dataclasses
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+from absl import flags
 
 import stackoverflow
+from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg.experiment import config as configs
+from tff_agg.experiment import flag_fields, identity
+from tff_agg.experiment.drivers import train
 
 CONFIGS = sorted(pathlib.Path(stackoverflow.__file__).parent.glob("configs/*.cfg"))
 
 
 def make(**changes):
-    return configs.TrainConfig(**({"noise_multiplier": 0.5} | changes))
+    return StackOverflowConfig(**({"noise_multiplier": 0.5} | changes))
 
 
 def test_it_survives_json():
     config = make(averager="uta", k=5)
-    assert configs.TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
+    assert StackOverflowConfig(**json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize(
@@ -81,14 +83,29 @@ def test_it_refuses(changes, message):
         make(**changes)
 
 
-def test_a_change_is_told_field_by_field():
+def test_a_change_is_reported_field_by_field():
     one = make().to_json()
     other = make(k=9, server_momentum=0.5).to_json()
-    assert configs.differences(one, one) == []
-    assert configs.differences(one, other) == [
+    assert identity.differences(one, one) == []
+    assert identity.differences(one, other) == [
         "k: was 3, is now 9",
         "server_momentum: was 0.95, is now 0.5",
     ]
+
+
+def test_a_configuration_of_an_earlier_version_is_read():
+    saved = make(store="x").to_json() | {"state_every": 10, "store_fingerprint": "a"}
+    saved["validation_sentences"] = saved.pop("validation_examples") - 1
+    found = StackOverflowConfig.from_json(saved)
+    assert found.validation_examples == make().validation_examples - 1
+    assert found.store == "x"
+
+
+def test_runs_that_differ_outside_the_process_share_one():
+    one, other = make(seed=1, store="a", pds=True), make(seed=2, store="b")
+    assert one.process_key() == other.process_key()
+    assert make(k=4).process_key() != make(k=5).process_key()
+    assert make(lstm_size=4).process_key() != make(lstm_size=5).process_key()
 
 
 def test_every_row_of_the_tables_has_a_flag_file():
@@ -102,32 +119,14 @@ def test_every_row_of_the_tables_has_a_flag_file():
 
 
 def test_flag_files_give_valid_configurations():
-    """All of them in one fresh interpreter, through the binary's own flags."""
-    program = """
-import sys
-from absl import flags
-from stackoverflow import train
-from tff_agg.experiment import config as configs
-import dataclasses, json
-found = {}
-for path in sys.argv[1:]:
-    values = flags.FlagValues()
-    train.define_config_flags(values)
-    values(["x", "--flagfile=" + path])
-    found[path] = {
-        f.name: getattr(values, f.name) for f in dataclasses.fields(configs.TrainConfig)
-    }
-    configs.TrainConfig(**found[path])
-print(json.dumps(found))
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program, *map(str, CONFIGS)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stderr
-    found = {pathlib.Path(k).stem: v for k, v in json.loads(run.stdout).items()}
+    """Through the binary's own flags."""
+    found = {}
+    for path in CONFIGS:
+        values = flags.FlagValues()
+        train.define_flags(StackOverflow, values)
+        values(["x", f"--flagfile={path}"])
+        config = flag_fields.read(StackOverflowConfig, values)
+        found[path.stem] = config.to_json()
     assert found["so_uta_eps8.2"]["noise_multiplier"] == 0.682
     assert found["so_uta_eps8.2"]["clip_norm"] == 0.3
     assert found["pds_uta_eps18.9"]["k"] == 5 and found["pds_uta_eps18.9"]["pds"]
@@ -135,5 +134,5 @@ print(json.dumps(found))
 
 
 def test_every_field_says_what_it_is():
-    for field in dataclasses.fields(configs.TrainConfig):
+    for field in dataclasses.fields(StackOverflowConfig):
         assert field.metadata["help"]

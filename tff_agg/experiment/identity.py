@@ -61,7 +61,7 @@ class Identity:
       model: What the process does not know of itself, as JSON values: the
         architecture, the initial weights, a `LocalTrainer`'s settings.
       process: What the process says of itself (plan with the mechanism's parameters,
-        optimisers, averager), as JSON values. `tff_agg.experiment.loop.train` fills it in from
+        optimisers, averager), as JSON values. The training loop fills it in from
         `process.description`; give it for processes that have none.
 
     Each part may be a `NotChecked`.
