@@ -82,7 +82,7 @@ class TrainConfig:
         None, "a known noise seed, for tests: such a run has no privacy at all"
     )
     on_non_finite: str = _field(
-        "error", "what to do with an update that is not finite", ("error", "drop")
+        "drop", "what to do with an update that is not finite", ("drop", "error")
     )
     # Periodic distribution shift.
     pds: bool = _field(False, "draw questions and answers by turns")

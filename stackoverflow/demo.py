@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from absl import app, flags
 
 from stackoverflow import config as configs
+from tff_agg import processes
 
 PERIOD = 40
 # Of 5, 10, 20, 40 and 60 the best on the validation sample, with other seeds than
@@ -130,7 +131,7 @@ def second_process(config: DemoConfig, training: str) -> Iterator[subprocess.Pop
         for field in dataclasses.fields(config)
     ]
     with open(pathlib.Path(config.out) / f"{training}.log", "w") as log:
-        process = subprocess.Popen(
+        process = processes.start(
             [sys.executable, "-m", "stackoverflow.demo", *arguments,
              f"--only={training}"],
             stdout=log,

@@ -18,7 +18,6 @@ import functools
 import pathlib
 import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,7 +25,7 @@ from absl import app, flags
 
 from stackoverflow import evaluate, recycling
 from stackoverflow import tuning_report as reports
-from tff_agg import inference, privacy, tuning
+from tff_agg import inference, privacy, processes, tuning
 from tff_agg.tuning import Candidate
 
 FLAGS = flags.FLAGS
@@ -273,7 +272,7 @@ def tune_training(
 
 def _run_command(command: list[str]) -> None:
     """Runs a trial; its output goes to the terminal."""
-    subprocess.run(command, check=True)
+    processes.run(command, check=True)
 
 
 def define_flags(flag_values: flags.FlagValues = FLAGS) -> None:
