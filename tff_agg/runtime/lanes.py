@@ -9,6 +9,7 @@ same bits however long each client takes.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import queue
 import threading
@@ -18,6 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
 
+# How long an interruption may go unnoticed while lanes are at work.
+_AWAKE_SECONDS = 0.1
 # Between two looks at whether lanes have stopped, after an interruption only.
 _POLL_SECONDS = 0.002
 
@@ -238,8 +241,11 @@ class _Fold(Generic[_T]):
 
     def wait(self, lanes: int) -> None:
         """Waits until so many lanes have ended."""
-        for _ in range(lanes):
-            self._ended.get()
+        while lanes:
+            # A signal that comes just before the thread falls asleep does not wake it.
+            with contextlib.suppress(queue.Empty):
+                self._ended.get(timeout=_AWAKE_SECONDS)
+                lanes -= 1
 
     def break_off(self) -> None:
         """Stops all lanes; returns when none is at work and none can begin."""
