@@ -29,6 +29,7 @@ from pds import Group, Sampler, check_participation, linear
 from stackoverflow.data.sources import SCHEMA
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
+from tff_agg import processes
 from tff_agg.privacy.participation import AtMostOnce
 
 
@@ -67,7 +68,7 @@ def prepare(name: str, out: str, workers: int, *arguments: str) -> Measured:
     """Runs the preparation as a user would, and watches it."""
     command = [sys.executable, "-m", "stackoverflow.prepare", f"--out={out}"]
     began = time.monotonic()
-    with subprocess.Popen(
+    with processes.start(
         [*command, f"--workers={workers}", *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -26,6 +26,7 @@ from typing import Any
 from absl import app, flags
 
 from benchmarks import round_workload
+from tff_agg import processes
 
 _USERS = flags.DEFINE_integer("users", 16, "Clients in a round.", lower_bound=1)
 _SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences each.", lower_bound=1)
@@ -99,7 +100,7 @@ def _run(name: str, command: list[str], folder: pathlib.Path) -> dict[str, list[
         # See docs/performance.md; TensorFlow reads it when it is loaded.
         environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     # A session of its own, so that nothing it started outlives it or this process.
-    process = subprocess.Popen(
+    process = processes.start(
         command,
         cwd=folder,
         env=environment,

@@ -20,6 +20,8 @@ from collections.abc import Callable
 
 from absl import app, flags
 
+from tff_agg import processes
+
 # The shapes of the next-word LSTM: 4,050,748 parameters.
 SHAPES = (
     (10_004, 96),
@@ -192,7 +194,7 @@ def main(argv: list[str]) -> None:
     for row in _ROWS.value:
         command = [sys.executable, "-m", "benchmarks.server_step", f"--one={row}"]
         command.append(f"--rounds={_ROUNDS.value}")
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        done = processes.run(command, stdout=subprocess.PIPE, check=True, text=True)
         result = json.loads(done.stdout.splitlines()[-1])
         share = result["mean_seconds"] / _ROUND_SECONDS.value
         results.append({**result, "share_of_round": share})

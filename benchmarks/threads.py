@@ -19,6 +19,8 @@ from typing import Any
 
 from absl import app, flags
 
+from tff_agg import processes
+
 # (lanes, threads inside an operation, operations at once)
 COMBINATIONS = (
     (2, 1, 2),
@@ -42,7 +44,7 @@ def run(lanes: int, intra: int, inter: int, rounds: int) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.round_local", f"--rounds={rounds}"]
     command += [f"--lanes={lanes}", f"--intra_op={intra}", f"--inter_op={inter}"]
     environment = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
+    done = processes.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tff_agg import processes
 from tff_agg.experiment import binaries, flag_fields
 
 PERIOD = 40
@@ -131,7 +132,7 @@ def second_process(config: DemoConfig, training: str) -> Iterator[subprocess.Pop
         for field in dataclasses.fields(config)
     ]
     with open(pathlib.Path(config.out) / f"{training}.log", "w") as log:
-        process = subprocess.Popen(
+        process = processes.start(
             [sys.executable, "-m", "stackoverflow.demo", *arguments,
              f"--only={training}"],
             stdout=log,

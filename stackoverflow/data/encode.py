@@ -188,10 +188,10 @@ def _days(dates: pa.Array, where: str) -> pa.Array:
     day = pc.if_else(pc.equal(day, ""), pa.scalar(None, pa.string()), day)
     try:
         return day.cast(pa.date32())
-    except pa.ArrowInvalid as error:
+    except pa.ArrowInvalid:  # whose message quotes the value
         raise ValueError(
-            f"{where}: column 'creation_date' must start with YYYY-MM-DD ({error})"
-        ) from error
+            f"{where}: column 'creation_date' must start with YYYY-MM-DD or be empty"
+        ) from None
 
 
 def _take_lists(lengths: np.ndarray, values: np.ndarray, rows: np.ndarray) -> Any:

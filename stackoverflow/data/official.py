@@ -164,10 +164,13 @@ def _batch(rows: list[Any], split: str | None, file: str) -> pa.RecordBatch:
             kind = example["type"].decode()
             date = example.get("creation_date", b"").decode()
         except (KeyError, ValueError, AttributeError) as error:
+            # An error of decoding quotes the whole text.
+            decoding = isinstance(error, UnicodeError)
+            reason = "its text is not UTF-8" if decoding else repr(error)
             raise ValueError(
                 f"{file}: row {number} of table 'examples' is not an example with "
-                f"tokens and type ({error!r})"
-            ) from error
+                f"tokens and type ({reason})"
+            ) from None
         for column, value in zip(
             columns, (client_id, kind, date, tokens, split or split_name), strict=True
         ):

@@ -4,17 +4,21 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import os
-import threading
-import time
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
+from tff_agg import processes
+
 
 @contextlib.contextmanager
 def mapper(workers: int) -> Iterator[Any]:
     """Yields `run(function, items)`, which yields results as they are done.
+
+    To be used from one thread: workers end with the thread that started them. Where
+    the block ends with an exception, they are ended in the middle of their work.
 
     Args:
       workers: Processes; with 1 everything runs in this one.
@@ -27,7 +31,10 @@ def mapper(workers: int) -> Iterator[Any]:
         yield lambda function, items: map(function, items)
         return
     pool = concurrent.futures.ProcessPoolExecutor(
-        workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent
+        workers,
+        multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(os.getpid(),),
     )
 
     def run(function: Any, items: Iterable[Any]) -> Iterator[Any]:
@@ -45,18 +52,18 @@ def mapper(workers: int) -> Iterator[Any]:
 
     try:
         yield run
+    except BaseException:
+        # Nobody waits for what they are at: a part that is not whole is made again.
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _end_with_parent() -> None:
-    """Ends this worker when the process that started it has been killed."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+def _begin(parent: int) -> None:
+    """Readies a worker."""
+    processes.end_with_parent(parent)
+    # Ctrl-C is for the process that gave the work; it ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pa.set_cpu_count(1)  # one core a worker

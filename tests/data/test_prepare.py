@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 
 import pytest
 from absl import flags
@@ -279,18 +280,24 @@ def test_empty_words_and_sentences_are_dropped(list_source, tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (("a", "comment", "", "x", "train"), "'type' holds .*comment"),
-        (("a", "answer", "", "x", "dev"), "'split' holds .*dev"),
-        (("a", "answer", "yesterday", "x", "train"), "creation_date"),
+        (("a", "comment", "", "x", "train"), "'type' holds other values than .*row 0"),
+        (("a", "answer", "", "x", "dev"), "'split' holds other values than"),
+        (("a", "answer", "yesterday", "x", "train"), "creation_date.* YYYY-MM-DD"),
         ((None, "answer", "", "x", "train"), "'client_id' has 1 missing"),
         (("a", "answer", "", None, "train"), "'tokens' has 1 missing"),
     ],
 )
 def test_bad_input_is_named_and_leaves_no_store(list_source, tmp_path, row, message):
     rows = (("ok", "answer", "", "fine", "train"),) * 3
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         prepare_store(list_source((*rows, row)), tmp_path / "store")
     assert not (tmp_path / "store").exists()
+    # What the user wrote is nobody's business who reads the log.
+    shown = "".join(traceback.format_exception(caught.value))
+    told = shown.partition("\nValueError: ")[2]
+    assert told
+    for value in ("comment", "dev", "yesterday"):
+        assert value not in told
 
 
 def test_input_without_sentences_or_train_words_is_refused(list_source, tmp_path):

@@ -5,9 +5,10 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
-from tff_agg import noise, runtime
-from tff_agg.learning import aggregator, process
+from tff_agg import averaging, noise, runtime
+from tff_agg.learning import aggregator, client_work, process
 
 CLIP = 1.5
 
@@ -70,8 +71,8 @@ def test_one_client_moves_the_model_by_no_more_than_the_clip_norm(tiny):
     assert metrics["finalizer"]["update_norm"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_client_with_nan_is_dropped_and_counted(tiny):
-    built = tiny.build(plan=tiny.plan(cohort_size=4), on_non_finite="drop")
+def test_a_client_with_nan_is_dropped_and_counted_unless_told_otherwise(tiny):
+    built = tiny.build(plan=tiny.plan(cohort_size=4))
     good = [tiny.client([1.0] * tiny.WIDTH), tiny.client([3.0] * tiny.WIDTH)]
     bad = tiny.client([np.nan] * tiny.WIDTH)
     with_bad, metrics = built.next(built.initialize(), [good[0], bad, good[1]])
@@ -107,29 +108,135 @@ def test_a_client_with_nan_is_an_error_that_names_it(tiny):
     assert metrics["aggregator"]["clients"] == 1
 
 
-def test_a_run_ends_where_its_plan_ends(tiny):
+def test_a_client_with_nan_leaves_the_noise_and_the_clipping_of_the_others(tiny):
+    plan = tiny.plan(
+        cohort_size=4, clip_norm=1.0, mechanism=noise.tree(), noise_multiplier=1.0
+    )
+    built = tiny.build(plan=plan, noise_seed=(1, 2))
+    good = tiny.client([3.0] * tiny.WIDTH)
+    bad = tiny.client([np.inf] * tiny.WIDTH)
+    with_bad, _ = built.next(built.initialize(), [good, bad])
+    without, _ = built.next(built.initialize(), [good])
+    np.testing.assert_array_equal(
+        tiny.vector(process.iterate(with_bad)), tiny.vector(process.iterate(without))
+    )
+
+
+@pytest.fixture
+def worked():
+    """A runtime of its own, and the clients that have worked on it."""
+    seen = []
+    with runtime.running_on("local", lanes=1, on_client=seen.append):
+        yield seen
+
+
+def test_a_run_ends_where_its_plan_ends_before_any_client_works(tiny, worked):
     plan = tiny.plan(rounds=2, mechanism=noise.tree(), noise_multiplier=1.0)
     built = tiny.build(plan=plan)
     data = [tiny.client([1.0] * tiny.WIDTH)]
     state = built.initialize()
     for _ in range(2):
         state, _ = built.next(state, data)
-    with pytest.raises(Exception, match=r"the plan ends after 2 rounds"):
+    assert len(worked) == 2
+    with pytest.raises(ValueError, match=r"the plan ends after 2 rounds; .* after 2"):
         built.next(state, data)
+    assert len(worked) == 2
 
 
-def test_more_clients_than_planned_are_refused_fewer_are_not(tiny):
+def test_more_clients_than_planned_are_refused_before_any_works_fewer_are_not(
+    tiny, worked
+):
     built = tiny.build(plan=tiny.plan(cohort_size=2))
     one = tiny.client([1.0] * tiny.WIDTH)
     state = built.initialize()
-    with pytest.raises(Exception, match=r"at most 2 clients; there were.*3"):
+    with pytest.raises(ValueError, match=r"at most 2 clients a round; there were 3"):
         built.next(state, [one] * 3)
+    with pytest.raises(ValueError, match=r"at most 2 clients a round; there were 3"):
+        built.next(state, client_data=[one] * 3)
+    assert not worked
     for count in (0, 1, 2):
         after, metrics = built.next(state, [one] * count)
         assert metrics["aggregator"]["clients"] == count
         np.testing.assert_allclose(
             tiny.vector(process.iterate(after)), tiny.INITIAL - count / 2
         )
+
+
+def test_the_computation_itself_refuses_too(tiny):
+    """A loop that calls it from a computation of its own gets no further."""
+    plan = tiny.plan(rounds=1, cohort_size=2)
+    built = tiny.build(plan=plan)
+    state_type, data_type = built.next.type_signature.parameter
+
+    @tff.federated_computation(state_type, data_type)
+    def two_by_two(state, data):
+        return built.next(state, data)
+
+    one = tiny.client([1.0] * tiny.WIDTH)
+    state = built.initialize()
+    with pytest.raises(runtime.ComputationError, match="at most 2 clients a round"):
+        two_by_two(state, [one] * 3)
+    state, _ = two_by_two(state, [one] * 2)
+    with pytest.raises(runtime.ComputationError, match="the plan ends after 1 rounds"):
+        two_by_two(state, [one])
+
+
+HALVES = [tf.float16, tf.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+def test_half_precision_is_clipped_in_float32(dtype, scale):
+    rng = np.random.default_rng(6)
+    update = [tf.cast(scale * rng.normal(size=(40, 25)), dtype)]
+    clipped, counts, norm = aggregator.clip_update(update, CLIP, "drop")
+    exact = np.asarray(tf.cast(update[0], tf.float64))
+    assert clipped[0].dtype == tf.float32
+    np.testing.assert_allclose(norm, np.linalg.norm(exact), rtol=1e-5)
+    after = np.linalg.norm(np.float64(clipped[0]))
+    assert after <= CLIP * (1 + 1e-6)
+    np.testing.assert_allclose(after, min(np.linalg.norm(exact), CLIP), rtol=1e-5)
+    assert int(counts["non_finite"]) == 0
+
+
+def half_trainer(dtype, width=3):
+    """A client that sends the sum of its rows, in half precision."""
+
+    def update(weights, dataset):
+        total = dataset.reduce(tf.zeros([width]), lambda sums, row: sums + row)
+        return (tf.cast(total, dtype),), tf.constant(1.0), collections.OrderedDict()
+
+    return client_work.LocalTrainer(
+        element_spec=tf.TensorSpec([width], tf.float32),
+        initial_weights=lambda: tff.learning.models.ModelWeights(
+            (tf.zeros([width], dtype),), ()
+        ),
+        update=update,
+        finalize_metrics=lambda sums: sums,
+    )
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+def test_half_precision_is_summed_in_float32(tiny, dtype):
+    """A sum of 1000 clients of 1/4 each would stop growing in half precision."""
+    clients = 1000
+    built = tiny.build(
+        half_trainer(dtype),
+        plan=tiny.plan(
+            cohort_size=clients, mechanism=noise.tree(), noise_multiplier=1e-12
+        ),
+        averager=averaging.uta(2),
+        noise_seed=(1, 2),
+    )
+    one = tf.data.Dataset.from_tensors(np.array([0.25, 2048.0, 0.0], np.float32))
+    state, metrics = built.next(built.initialize(), [one] * clients)
+    assert metrics["aggregator"]["clients"] == clients
+    assert metrics["aggregator"]["non_finite"] == 0
+    found = process.iterate(state)[0]
+    assert found.dtype == dtype
+    np.testing.assert_allclose(
+        np.asarray(tf.cast(found, tf.float32)), [-0.25, -2048.0, 0.0], atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_failing_dataset_names_client_round_and_stage(fed_avg, two_lanes):
     error = caught.value
     assert (error.client_id, error.position) == ("cyd", 2)
     assert (error.round, error.stage) == (41, "work")
-    for part in ("'cyd'", "round 41", "'work'", "the disk of this client is gone"):
+    for part in ("'cyd'", "round 41", "'work'", "UnknownError"):
         assert part in str(error)
     # Without names: positions; and the runtime still works afterwards.
     with pytest.raises(runtime.ClientError, match=r"client 1 \(position 1\) failed"):
@@ -190,7 +190,7 @@ def test_wrong_shapes_name_the_client(fed_avg, two_lanes):
     state = fed_avg.initialize()
     with (
         runtime.naming(client_ids=["ada", "bob"]),
-        pytest.raises(runtime.ClientDataError, match=r"'bob'.*'data'.*\[2,9\]"),
+        pytest.raises(runtime.ClientDataError, match=r"'bob'.*'data'.*\[\?,9\]"),
     ):
         fed_avg.next(state, [examples.datasets(1)[0], wrong])
     with pytest.raises(TypeError, match=r"position 0.*Dataset or a list"):

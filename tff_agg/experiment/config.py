@@ -112,7 +112,7 @@ class TrainConfig:
         in_process=False,
     )
     on_non_finite: str = field(
-        "error", "what to do with an update that is not finite", ("error", "drop")
+        "drop", "what to do with an update that is not finite", ("drop", "error")
     )
     # Periodic distribution shift.
     pds: bool = field(False, "draw clients from two groups by turns", in_process=False)

@@ -30,6 +30,7 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
     are summed; `plan.noise_stddev` times this round's noise of `plan.mechanism` is
     added; the result is divided by `plan.cohort_size`, whatever the actual number of
     clients was, because the actual number must not leak into the scale of the noise.
+    Updates in half precision are widened to float32 first and narrowed at the end.
 
     The state holds the round and, unless `plan.noise_stddev` is 0, the mechanism's
     state with its secret seed. Measurements (none of them private): `clients`,
@@ -49,15 +50,15 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
         self,
         plan: Any,
         *,
-        on_non_finite: str = "error",
+        on_non_finite: str = "drop",
         noise_seed: Sequence[int] | None = None,
     ):
         """Initializes the factory.
 
         Args:
           plan: The plan of the run.
-          on_non_finite: `'error'` fails on the client whose update is not finite;
-            `'drop'` counts the update and sums zeros in its place.
+          on_non_finite: `'drop'` counts a client whose update is not finite and sums
+            zeros in its place; `'error'` fails on it. See `build_dp_ftrl_process`.
           noise_seed: Two integers of 64 bits, for tests. None, the default, draws a
             fresh secret from the operating system in every call of `initialize`.
         """
@@ -69,7 +70,10 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Builds the aggregation process of updates of `value_type`."""
-        if not tff.types.is_structure_of_floats(value_type):
+        # TFF's own test of floats does not know bfloat16.
+        if not tff.types.is_structure_of_tensors(value_type) or not all(
+            dtype.is_floating for dtype in tf.nest.flatten(_dtypes(value_type))
+        ):
             raise TypeError(
                 "value_type must be a tensor or a structure of tensors of floats, got "
                 f"{value_type}"
@@ -77,22 +81,23 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
         plan = self.plan
         noisy = plan.noise_stddev > 0
 
-        @graph_computation()
-        def start():
-            state: OrderedDict[str, Any] = OrderedDict(round=tf.constant(0, tf.int64))
-            if noisy:
-                seed = self._noise_seed
-                like = _zeros(value_type)
-                state["noise"] = plan.mechanism.init(
-                    like, fresh_seed() if seed is None else tf.constant(seed, tf.int64)
-                )
-            return state
-
         @graph_computation(value_type)
         def clip(update):
             return clip_update(update, plan.clip_norm, self._on_non_finite)
 
         clipped_type, counts_type, norm_type = clip.type_signature.result
+        dtypes = _dtypes(value_type)
+
+        @graph_computation()
+        def start():
+            state: OrderedDict[str, Any] = OrderedDict(round=tf.constant(0, tf.int64))
+            if noisy:
+                seed = self._noise_seed
+                like = _zeros(clipped_type)
+                state["noise"] = plan.mechanism.init(
+                    like, fresh_seed() if seed is None else tf.constant(seed, tf.int64)
+                )
+            return state
 
         @graph_computation(
             start.type_signature.result, clipped_type, counts_type, norm_type
@@ -108,7 +113,9 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
                     noise,
                 )
             mean = tf.nest.map_structure(
-                lambda x: x / tf.cast(plan.cohort_size, x.dtype), total
+                lambda x, dtype: tf.cast(x / tf.cast(plan.cohort_size, x.dtype), dtype),
+                total,
+                dtypes,
             )
             return new_state, mean, _measurements(plan, counts, largest)
 
@@ -147,10 +154,10 @@ def clip_update(
       on_non_finite: `'error'` or `'drop'`.
 
     Returns:
-      The clipped update; an `OrderedDict` of what is to be summed over clients:
-      `clients` (1), `clipped`, `non_finite` (0 or 1) and `norm`; and the norm before
-      clipping, as a tensor of its own for the maximum. An update that was dropped has
-      norm 0.
+      The clipped update, in float32 where it was in half precision; an `OrderedDict`
+      of what is to be summed over clients: `clients` (1), `clipped`, `non_finite` (0
+      or 1) and `norm`; and the norm before clipping, as a tensor of its own for the
+      maximum. An update that was dropped has norm 0.
 
     To be called eagerly or in a `tf.function`, which runs the assertion.
 
@@ -159,7 +166,7 @@ def clip_update(
       >>> clipped[0].numpy(), float(norm)
       (array([0.6, 0.8], dtype=float32), 5.0)
     """
-    leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(update)]
+    leaves = [_at_least_float32(leaf) for leaf in tf.nest.flatten(update)]
     # Half the sum of squares, in one pass and without a squared copy. A NaN or an
     # infinity anywhere makes it not finite; so do numbers whose squares overflow.
     halves = [tf.cast(tf.nn.l2_loss(leaf), tf.float32) for leaf in leaves]
@@ -168,9 +175,7 @@ def clip_update(
     too_long = norm > clip_norm
     scale = tf.where(too_long, clip_norm / norm, 1.0)
     if on_non_finite == "error":
-        tf.debugging.Assert(
-            finite, ["the client's update is not finite; its norm is", norm]
-        )
+        tf.debugging.Assert(finite, ["the client's update is not finite"])
         clipped = [leaf * tf.cast(scale, leaf.dtype) for leaf in leaves]
     else:
         scale = tf.where(finite, scale, 0.0)
@@ -186,6 +191,17 @@ def clip_update(
         norm=norm,
     )
     return tf.nest.pack_sequence_as(update, clipped), counts, norm
+
+
+def _at_least_float32(leaf: Any) -> tf.Tensor:
+    """Widens half precision.
+
+    There squares overflow from a norm of a few hundred on, a scaled update may end up
+    half a thousandth above the clip norm, and a sum moves by more than what a client
+    adds to it: the sensitivity would not be the plan's.
+    """
+    tensor = tf.convert_to_tensor(leaf)
+    return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
 
 
 def fresh_seed() -> tf.Tensor:
@@ -252,12 +268,11 @@ def check_plan(plan: Any) -> None:
 def _check_limits(plan: Any, round_number: tf.Tensor, clients: tf.Tensor) -> None:
     """The assertions that keep a run within its plan."""
     tf.debugging.Assert(
-        round_number < plan.rounds,
-        [f"the plan ends after {plan.rounds} rounds; this is round", round_number],
+        round_number < plan.rounds, [f"the plan ends after {plan.rounds} rounds"]
     )
     tf.debugging.Assert(
         clients <= plan.cohort_size,
-        [f"the plan is for at most {plan.cohort_size} clients; there were", clients],
+        [f"the plan is for at most {plan.cohort_size} clients a round"],
     )
 
 
@@ -288,4 +303,11 @@ def _zeros(value_type: tff.Type) -> Any:
     """Zeros of a type, in its Python containers."""
     return tff.types.structure_from_tensor_type_tree(
         lambda t: tf.zeros(t.shape, t.dtype), value_type
+    )
+
+
+def _dtypes(value_type: tff.Type) -> Any:
+    """The data types of a type's tensors, in its Python containers."""
+    return tff.types.structure_from_tensor_type_tree(
+        lambda t: tf.as_dtype(t.dtype), value_type
     )

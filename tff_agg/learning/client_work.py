@@ -17,7 +17,7 @@ from tff_agg.learning.tracing import graph_computation
 
 ModelWeights: TypeAlias = tff.learning.models.ModelWeights
 
-NON_FINITE_CHOICES = ("error", "drop")
+NON_FINITE_CHOICES = ("drop", "error")
 
 
 class LocalTrainer(NamedTuple):
@@ -312,7 +312,7 @@ def _reduce(step: Callable[[Any, Any], Any], start: Any, dataset: Any) -> Any:
 
 
 def build_client_work(
-    trainer: LocalTrainer, *, on_non_finite: str = "error"
+    trainer: LocalTrainer, *, on_non_finite: str = "drop"
 ) -> tff.learning.templates.ClientWorkProcess:
     """Wraps a `LocalTrainer` into TFF's client work template.
 
@@ -327,7 +327,7 @@ def build_client_work(
       `train`, the final metrics over all clients, and `num_examples`.
 
     Example:
-      >>> work = build_client_work(trainer, on_non_finite='drop')
+      >>> work = build_client_work(trainer)
     """
     check_on_non_finite(on_non_finite)
     weights_type = tff.tensorflow.computation(

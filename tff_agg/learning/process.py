@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from tff_agg import averaging
 from tff_agg.learning import aggregator as aggregators
-from tff_agg.learning import client_work, finalizer
+from tff_agg.learning import client_work, finalizer, limits
 from tff_agg.learning.tracing import graph_computation
 
 
@@ -30,7 +30,7 @@ def build_dp_ftrl_process(
     server_momentum: float = 0.0,
     nesterov: bool = False,
     step_from: str = "aggregate",
-    on_non_finite: str = "error",
+    on_non_finite: str = "drop",
     noise_seed: Sequence[int] | None = None,
 ) -> tff.learning.templates.LearningProcess:
     """Builds federated DP-FTRL with training aggregation.
@@ -46,8 +46,9 @@ def build_dp_ftrl_process(
     included: keep stored states readable by their owner only. `state.finalizer` holds
     the iterate θ_t, the momentum, the averager's state and the round.
 
-    The computation keeps to the plan: it fails in a round beyond `plan.rounds`, and
-    with more than `plan.cohort_size` clients. Whether the clients of a run are chosen
+    The process keeps to the plan: a round beyond `plan.rounds` and more than
+    `plan.cohort_size` clients are refused before any client works, and once more
+    inside the computation. Whether the clients of a run are chosen
     as the plan assumes is the sampler's part. Metrics are those of the clients as they
     are, without noise: publishing them is not covered by the plan.
 
@@ -72,9 +73,12 @@ def build_dp_ftrl_process(
       step_from: `'aggregate'`: θ_{t+1} = θ^AGG_t − step, as in Algorithm 1 of the
         paper. `'iterate'`: θ_{t+1} = θ_t − step, with only the update computed at the
         aggregate.
-      on_non_finite: `'error'`: a client whose update is NaN or infinite fails the
-        round. `'drop'`: it counts as an update of zeros; `non_finite` in the metrics
-        says how often.
+      on_non_finite: `'drop'`: a client whose update is NaN or infinite counts as one
+        of zeros, and its metrics are left out; `non_finite` in the metrics says how
+        often. That is a clipping like any other, so the guarantee holds. `'error'`: it
+        fails the round, for finding the fault with data that need no protection: one
+        user could stop everybody's run, and whether a run stops would depend on one
+        user's data, which no ε covers.
       noise_seed: Two integers of 64 bits, for tests. By default each call of
         `initialize` draws a secret seed from the operating system.
 
@@ -138,7 +142,8 @@ def build_dp_ftrl_process(
         "noise_seed": "secret" if noise_seed is None else "known",
         "weights": str(weights_type),
     }
-    return _starting_at_the_model(composed, averager, description)
+    next_fn = limits.within_plan(composed.next, plan)
+    return _starting_at_the_model(composed, averager, next_fn, description)
 
 
 class DPFTRLProcess(tff.learning.templates.LearningProcess):
@@ -156,6 +161,7 @@ class DPFTRLProcess(tff.learning.templates.LearningProcess):
 def _starting_at_the_model(
     composed: tff.learning.templates.LearningProcess,
     averager: averaging.Averager,
+    next_fn: Any,
     description: dict[str, Any],
 ) -> DPFTRLProcess:
     """Makes iterate and averager start at the model's own weights.
@@ -192,7 +198,7 @@ def _starting_at_the_model(
 
     made = DPFTRLProcess(
         initialize,
-        composed.next,
+        next_fn,
         composed.get_model_weights,
         set_model_weights,
         get_hparams_fn=composed.get_hparams,

@@ -113,7 +113,7 @@ def client_costs() -> Sequence[float] | None:
 
 
 def client_error(
-    position: int, stage: str, cause: BaseException | str, kind: type = ClientError
+    position: int, stage: str, reason: str, kind: type = ClientError
 ) -> ClientError:
     """Builds the error for a client, with the names that are in force."""
     names = _names.get(_NO_NAMES)
@@ -122,7 +122,7 @@ def client_error(
     where = "" if names.round is None else f" in round {names.round}"
     return kind(
         f"client {client!r} (position {position}){where} failed at stage "
-        f"'{stage}': {describe(cause)}",
+        f"'{stage}': {reason}",
         stage=stage,
         round=names.round,
         client_id=client,
@@ -130,21 +130,12 @@ def client_error(
     )
 
 
-def server_error(stage: str, cause: BaseException) -> ComputationError:
+def server_error(stage: str, reason: str) -> ComputationError:
     """Builds the error for a stage that runs once a round."""
     name = _names.get(_NO_NAMES).round
     where = "" if name is None else f" in round {name}"
     return ComputationError(
-        f"the server{where} failed at stage '{stage}': {describe(cause)}",
+        f"the server{where} failed at stage '{stage}': {reason}",
         stage=stage,
         round=name,
     )
-
-
-def describe(cause: BaseException | str) -> str:
-    """Says in a line or a few what went wrong, without TensorFlow's graph dumps."""
-    if isinstance(cause, str):
-        return cause
-    text = str(getattr(cause, "message", "") or cause)
-    text = text.partition("\n\t [[")[0].partition(" [Op:")[0].strip()
-    return f"{type(cause).__name__}: {text[:2000]}"

@@ -9,12 +9,20 @@ same bits however long each client takes.
 """
 
 import concurrent.futures
+import contextlib
 import os
+import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
+
+# How long an interruption may go unnoticed while lanes are at work.
+_AWAKE_SECONDS = 0.1
+# Between two looks at whether lanes have stopped, after an interruption only.
+_POLL_SECONDS = 0.002
 
 
 class Lane(NamedTuple):
@@ -138,6 +146,10 @@ class LanePool:
     ) -> list[_T]:
         """Folds each lane's clients into a value and returns the lanes' values.
 
+        Whatever ends it early (an error in a lane, Ctrl-C, any other exception that a
+        signal handler raises here), lanes stop at their next client, and the call ends
+        when the last of them has. Further interruptions are passed over until then.
+
         Args:
           clients: How many there are.
           start: Makes a lane's value before its first client.
@@ -150,40 +162,120 @@ class LanePool:
         Raises:
           StepError: A step failed; the one of the first client that did.
         """
-        stop = threading.Event()
         shares = assign(clients, len(self.lanes), costs)
-
-        def fold(lane: Lane) -> _T:
-            value = start(lane)
-            for position in shares[lane.number]:
-                if stop.is_set():
-                    break
-                try:
-                    value = step(lane, value, position)
-                except Exception as error:
-                    stop.set()
-                    raise StepError(position) from error
-            return value
-
         busy = [lane for lane in self.lanes if shares[lane.number]] or self.lanes[:1]
+        fold = _Fold(start, step, shares)
         if len(busy) == 1:
             return [fold(busy[0])]
-        if self._threads is None:
-            self._threads = concurrent.futures.ThreadPoolExecutor(
+        threads = self._threads
+        if threads is None:
+            threads = self._threads = concurrent.futures.ThreadPoolExecutor(
                 len(self.lanes), thread_name_prefix="tff_agg-lane"
             )
-        futures = [self._threads.submit(fold, lane) for lane in busy]
-        concurrent.futures.wait(futures)
-        errors = [e for f in futures if (e := f.exception()) is not None]
-        if errors:
-            raise min(errors, key=_position)
-        return [future.result() for future in futures]
+        try:
+            for lane in busy:
+                threads.submit(fold.in_lane, lane)
+            fold.wait(len(busy))
+        except BaseException:
+            fold.break_off()
+            # It may have struck while threads were started: the next run has new ones.
+            self._threads = None
+            raise
+        return fold.values(busy)
 
     def close(self) -> None:
         """Ends the threads once they are idle; another round would start new ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False)
+
+
+class _Fold(Generic[_T]):
+    """The work of one run, in all of its lanes.
+
+    A signal handler may raise in the waiting thread between any two instructions, also
+    inside the standard library's conditions and futures, which then keep locks that a
+    lane needs. So lanes and the waiting thread share only what the interpreter does as
+    a whole: plain attributes, a plain lock and a queue written in C.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Lane], _T],
+        step: Callable[[Lane, _T, int], _T],
+        shares: Sequence[Sequence[int]],
+    ):
+        self._start, self._step, self._shares = start, step, shares
+        self._stopped = False
+        self._at_work = 0
+        self._lock = threading.Lock()
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._values: dict[int, _T] = {}
+        self._errors: list[BaseException] = []
+
+    def __call__(self, lane: Lane) -> _T:
+        """Works through one lane's clients in this thread."""
+        value = self._start(lane)
+        for position in self._shares[lane.number]:
+            if self._stopped:
+                break
+            try:
+                value = self._step(lane, value, position)
+            except Exception as error:
+                raise StepError(position) from error
+        return value
+
+    def in_lane(self, lane: Lane) -> None:
+        """Works through one lane's clients; the others stop where it fails."""
+        try:
+            if self._enter():
+                try:
+                    self._values[lane.number] = self(lane)
+                except BaseException as error:
+                    self._stopped = True
+                    self._errors.append(error)
+                finally:
+                    self._leave()
+        finally:
+            self._ended.put(None)
+
+    def wait(self, lanes: int) -> None:
+        """Waits until so many lanes have ended."""
+        while lanes:
+            # A signal that comes just before the thread falls asleep does not wake it.
+            with contextlib.suppress(queue.Empty):
+                self._ended.get(timeout=_AWAKE_SECONDS)
+                lanes -= 1
+
+    def break_off(self) -> None:
+        """Stops all lanes; returns when none is at work and none can begin."""
+        while True:
+            try:
+                self._stopped = True
+                with self._lock:
+                    if not self._at_work:
+                        return
+                time.sleep(_POLL_SECONDS)
+            except BaseException:
+                # A second Ctrl-C, say: that must not let go of lanes.
+                continue
+
+    def values(self, lanes: Sequence[Lane]) -> list[_T]:
+        """Returns the lanes' values, or raises the first client's error."""
+        if self._errors:
+            raise min(self._errors, key=_position)
+        return [self._values[lane.number] for lane in lanes]
+
+    def _enter(self) -> bool:
+        with self._lock:
+            if self._stopped:
+                return False
+            self._at_work += 1
+            return True
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._at_work -= 1
 
 
 class StepError(Exception):

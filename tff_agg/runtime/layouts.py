@@ -54,8 +54,11 @@ class Layout:
         try:
             self._read(value, leaves)
         except _MisfitError:
-            return values.flatten(value, self._type)
-        return leaves
+            pass
+        else:
+            return leaves
+        # Out here, so that no error of the quick way, with values, is its context.
+        return values.flatten(value, self._type)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Packs tensors into the Python containers that the type names."""
@@ -78,8 +81,8 @@ def _thorough_reader(type_spec: Any) -> _Read:
     def read(value: Any, leaves: list[Any]) -> None:
         try:
             leaves.extend(values.flatten(value, type_spec))
-        except (TypeError, ValueError) as error:
-            raise _MisfitError from error
+        except (TypeError, ValueError):
+            raise _MisfitError from None
 
     return read
 

@@ -17,7 +17,7 @@ from tensorflow_federated.python.core.environments.tensorflow_backend import (
     tensorflow_tree_transformations,
 )
 
-from tff_agg.runtime import errors, rounds, values
+from tff_agg.runtime import disclosure, errors, rounds, values
 from tff_agg.runtime.lanes import LanePool, choose_lanes
 from tff_agg.runtime.layouts import Layout
 from tff_agg.runtime.placements import Arguments, contains_federated
@@ -34,6 +34,9 @@ class LocalContext(tff.framework.SyncContext):
       devices: TensorFlow devices to share out over the lanes; all GPUs where None, else
         the CPU.
       on_client: Called with a `ClientRun` after each client, from the lane's thread.
+      show_data_in_errors: Whether errors quote what TensorFlow says, which may be
+        values of a client's data, in the message and as the error's cause. For finding
+        a fault with data that need no protection.
 
     Example:
       >>> with tff_agg.runtime.running_on('local', lanes=2):
@@ -47,10 +50,12 @@ class LocalContext(tff.framework.SyncContext):
         lanes: int | None = None,
         devices: Sequence[str] | None = None,
         on_client: rounds.Observer | None = None,
+        show_data_in_errors: bool = False,
     ):
         self._pool = LanePool(choose_lanes(lanes, devices))
         weakref.finalize(self, self._pool.close)
         self._on_client = on_client
+        self._show_data = show_data_in_errors
         self._compiled: dict[int, tuple[Any, Call]] = {}
         self._lock = threading.Lock()
 
@@ -83,11 +88,11 @@ class LocalContext(tff.framework.SyncContext):
     def _build(self, comp: Any) -> Call:
         signature = comp.type_signature
         if contains_federated(signature.parameter, signature.result):
-            return _federated(comp, self._pool, self._on_client)
-        return _plain(comp)
+            return _federated(comp, self._pool, self._on_client, self._show_data)
+        return _plain(comp, self._show_data)
 
 
-def _plain(comp: Any) -> Call:
+def _plain(comp: Any, show_data: bool) -> Call:
     """Makes a call of a computation without placements."""
     block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
         comp.to_building_block()
@@ -102,13 +107,15 @@ def _plain(comp: Any) -> Call:
 
     def call(arg: Any) -> Any:
         leaves = taken.flatten(arg) if arg is not None else []
-        results = rounds.run_stage("computation", stage, *leaves)
+        results = rounds.run_stage("computation", stage, *leaves, show_data=show_data)
         return given.unflatten([values.to_numpy(t) for t in results])
 
     return call
 
 
-def _federated(comp: Any, pool: LanePool, observer: rounds.Observer | None) -> Call:
+def _federated(
+    comp: Any, pool: LanePool, observer: rounds.Observer | None, show_data: bool
+) -> Call:
     """Makes a call of a computation with server and client values."""
     signature = comp.type_signature
     arguments = Arguments(signature)
@@ -116,7 +123,7 @@ def _federated(comp: Any, pool: LanePool, observer: rounds.Observer | None) -> C
         form = rounds.form_of(arguments.two_by_two(comp))
     except Exception as error:
         raise _unsupported(comp, error) from error
-    run = rounds.Round(form, pool, observer)
+    run = rounds.Round(form, pool, observer, show_data)
     states = values.leaf_count(run.state_type)
     taken, given = Layout(run.state_type), Layout(signature.result)
     # What goes round stays in TensorFlow; what is to be read is given as numbers.
@@ -136,9 +143,11 @@ def _federated(comp: Any, pool: LanePool, observer: rounds.Observer | None) -> C
 
 
 def _unsupported(comp: Any, error: Exception) -> errors.RuntimeUnsupportedError:
+    # About the program: no data has been seen yet.
+    reason = disclosure.describe(error, show_data=True)
     return errors.RuntimeUnsupportedError(
         "the runtime 'local' runs computations that fit TFF's MapReduce form (one "
         "broadcast, work on the clients, one aggregation, an update); this one, of "
         f"type {comp.type_signature.compact_representation()}, does not: "
-        f"{errors.describe(error)}. Run it with tff_agg.runtime.use('worker')."
+        f"{reason}. Run it with tff_agg.runtime.use('worker')."
     )

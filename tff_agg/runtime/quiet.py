@@ -39,15 +39,17 @@ _IMPORT_WARNINGS = (DeprecationWarning, FutureWarning, UserWarning)
 def quiet_tensorflow() -> None:
     """Imports TensorFlow and TFF; what they say on the way, bar errors, is not shown.
 
-    Call it first in a program. Errors, warnings and logs after it come through as ever.
+    Call it first in a program. Errors, warnings and logs after it come through as ever,
+    but for warnings of TensorFlow's C++ code. Among them is a line for each operation
+    that fails, with the values it was given: a client's data. Where the environment
+    sets `TF_CPP_MIN_LOG_LEVEL`, that is kept: 1 shows these warnings.
 
     Example:
       >>> from tff_agg.runtime.quiet import quiet_tensorflow
       >>> quiet_tensorflow()
       >>> import tensorflow as tf  # nothing on the terminal
     """
-    # Information at start-up; warnings and errors stay.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with without_chatter(), warnings.catch_warnings():
         for category in _IMPORT_WARNINGS:
             warnings.simplefilter("ignore", category)

@@ -14,12 +14,12 @@ A round is four kinds of calls:
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import errors, graphs, values
+from tff_agg.runtime import disclosure, errors, graphs, values
 from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
 from tff_agg.runtime.layouts import Layout
 
@@ -47,11 +47,19 @@ class Round:
       form: What `form_of` gives.
       pool: The lanes.
       observer: Told about each client, from the lane's thread.
+      show_data: Whether errors may quote data.
     """
 
-    def __init__(self, form: Any, pool: LanePool, observer: Observer | None = None):
+    def __init__(
+        self,
+        form: Any,
+        pool: LanePool,
+        observer: Observer | None = None,
+        show_data: bool = False,
+    ):
         self._pool = pool
         self._observer = observer
+        self._show_data = show_data
         self._one_at_a_time = threading.Lock()
         self.state_type, self.data_type = (
             t.member for t in form.type_signature.parameter
@@ -61,7 +69,7 @@ class Round:
         self._zero = Stage(form.zero)
         sums = _SecureSums(form)
         self._step = _StepFunction(form, sums)
-        self._merge = _merge_function(form, sums)
+        self._merge = _MergeFunction(form, sums)
         self._finish = _FinishFunction(form, sums)
         self._secure_zero = sums.zero
         self._resources: dict[int, graphs.Resources] = {}
@@ -71,30 +79,38 @@ class Round:
         errors.check_names(len(clients))
         variants = [self._ingest(i, client) for i, client in enumerate(clients)]
         with self._one_at_a_time:
-            broadcast = run_stage("prepare", self._prepare, *state)
+            broadcast = self._run_stage("prepare", self._prepare, *state)
             partial = self._work(variants, broadcast)
             total = partial.pop(0)
             for other in partial:
-                total = run_stage("merge", self._merge, *total, *other)
-            return run_stage("update", self._finish, *state, *total)
+                total = self._run_stage("merge", self._merge, *total, *other)
+            return self._run_stage("update", self._finish, *state, *total)
+
+    def _run_stage(self, name: str, call: "Call", *tensors: Any) -> list[Any]:
+        return run_stage(name, call, *tensors, show_data=self._show_data)
 
     def _ingest(self, position: int, client: Any) -> list[Any]:
         try:
             return self._client_layout.flatten(client)
         except (TypeError, ValueError) as error:
-            raise errors.client_error(
-                position, "data", error, errors.ClientDataError
-            ) from error
+            cause = error
+        reason = disclosure.describe(cause, show_data=self._show_data)
+        raise errors.client_error(
+            position, "data", reason, errors.ClientDataError
+        ) from (cause if self._show_data else None)
 
     def _work(self, variants: list[Any], broadcast: list[Any]) -> list[Any]:
         """Returns the lanes' partial sums."""
         here: dict[int, list[Any]] = {}
+        # This round's own until all lanes have ended as they should. A lane that an
+        # interruption set loose could not touch the variables of the next round.
+        resources, self._resources = self._resources, {}
 
         def start(lane: Lane) -> list[Any]:
             with tf.device(lane.device):
                 here[lane.number] = [_on_device(t, lane.device) for t in broadcast]
-                if lane.number not in self._resources:
-                    self._resources[lane.number] = graphs.Resources(self._step.program)
+                if lane.number not in resources:
+                    resources[lane.number] = graphs.Resources(self._step.program)
                 return list(self._zero()) + self._secure_zero()
 
         def step(lane: Lane, total: list[Any], position: int) -> list[Any]:
@@ -104,7 +120,7 @@ class Round:
                     *variants[position],
                     *here[lane.number],
                     *total,
-                    *self._resources[lane.number].handles,
+                    *resources[lane.number].handles,
                 )
             if self._observer is not None:
                 seconds = time.perf_counter() - began
@@ -112,10 +128,27 @@ class Round:
             return total
 
         try:
-            return self._pool.run(len(variants), start, step, errors.client_costs())
+            partial = self._pool.run(len(variants), start, step, errors.client_costs())
         except StepError as error:
-            cause = error.__cause__ or error
-            raise errors.client_error(error.position, "work", cause) from cause
+            failed = error
+        else:
+            self._resources = resources
+            return partial
+        # Raised out here, so that nothing of the cause comes along as its context.
+        cause = failed.__cause__ or failed
+        reason = disclosure.describe(cause, self._step.graphs, self._show_data)
+        raise errors.client_error(failed.position, "work", reason) from (
+            cause if self._show_data else None
+        )
+
+
+class Call(Protocol):
+    """A function of flat tensors that was made from graphs."""
+
+    graphs: Sequence[Any]
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """Runs it."""
 
 
 class Stage:
@@ -123,6 +156,7 @@ class Stage:
 
     def __init__(self, computation: Any):
         self.program = graphs.program_of(computation)
+        self.graphs = [self.program.graph_def]
         # A process's `prepare` gets the whole state and reads only the model in it.
         self._used = graphs.used_feeds(self.program)
         self._resources = graphs.Resources(self.program)
@@ -184,6 +218,7 @@ class _StepFunction:
         self.program = graphs.program_of(form.work)
         accumulate = graphs.program_of(form.accumulate)
         _need_no_resources(accumulate, "accumulate")
+        self.graphs = [self.program.graph_def, accumulate.graph_def]
         accumulator, update = (
             t for _, t in tff.structure.to_elements(accumulate.parameter)
         )
@@ -218,6 +253,7 @@ class _FinishFunction:
         report = graphs.program_of(form.report)
         _need_no_resources(report, "report")
         update = graphs.program_of(form.update)
+        self.graphs = [report.graph_def, update.graph_def]
         states = values.leaf_count(update.parameter[0])
         plain = len(report.feeds)
         self._resources = graphs.Resources(update)
@@ -241,23 +277,29 @@ class _FinishFunction:
         return list(self._call(*tensors, *self._resources.handles))
 
 
-def _merge_function(form: Any, sums: _SecureSums) -> Callable[..., list[Any]]:
-    merge = graphs.program_of(form.merge)
-    _need_no_resources(merge, "merge")
-    plain = len(merge.feeds) // 2
-    width = plain + sums.count
+class _MergeFunction:
+    """`merge`, next to the secure sums."""
 
-    def body(*tensors: Any) -> list[Any]:
-        left, right = tensors[:width], tensors[width:]
-        merged = graphs.embed(merge, [*left[:plain], *right[:plain]])
-        return merged + sums.add(left[plain:], right[plain:])
+    def __init__(self, form: Any, sums: _SecureSums):
+        merge = graphs.program_of(form.merge)
+        _need_no_resources(merge, "merge")
+        self.graphs = [merge.graph_def]
+        plain = len(merge.feeds) // 2
+        width = plain + sums.count
 
-    one, other = (t for _, t in tff.structure.to_elements(merge.parameter))
-    call = graphs.function(
-        body,
-        graphs.specs_of(one) + sums.specs + graphs.specs_of(other) + sums.specs,
-    )
-    return lambda *tensors: list(call(*tensors))
+        def body(*tensors: Any) -> list[Any]:
+            left, right = tensors[:width], tensors[width:]
+            merged = graphs.embed(merge, [*left[:plain], *right[:plain]])
+            return merged + sums.add(left[plain:], right[plain:])
+
+        one, other = (t for _, t in tff.structure.to_elements(merge.parameter))
+        self._call = graphs.function(
+            body,
+            graphs.specs_of(one) + sums.specs + graphs.specs_of(other) + sums.specs,
+        )
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        return list(self._call(*tensors))
 
 
 def _need_no_resources(program: graphs.Program, stage: str) -> None:
@@ -277,9 +319,13 @@ def _on_device(tensor: Any, device: str) -> Any:
     return tf.identity(tensor)
 
 
-def run_stage(name: str, call: Callable[..., list[Any]], *tensors: Any) -> list[Any]:
+def run_stage(
+    name: str, call: Call, *tensors: Any, show_data: bool = False
+) -> list[Any]:
     """Calls a server stage; an error of TensorFlow's says which one it was."""
     try:
         return call(*tensors)
     except tf.errors.OpError as error:
-        raise errors.server_error(name, error) from error
+        cause = error
+    reason = disclosure.describe(cause, call.graphs, show_data)
+    raise errors.server_error(name, reason) from (cause if show_data else None)

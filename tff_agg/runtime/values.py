@@ -1,6 +1,7 @@
 """Python values to flat lists of tensors and back, as a TFF type says."""
 
 import collections
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tensorflow_federated.python.core.impl.types import (
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from tff_agg.runtime import graphs
+from tff_agg.runtime.disclosure import PlainTypeError
 
 _Struct = tff.structure.Struct
 
@@ -77,7 +79,7 @@ def _parts(value: Any, type_spec: Any, path: str) -> list[tuple[str | None, Any]
         given = [name for name, _ in found]
         values = [part for _, part in found]
     elif isinstance(value, Mapping):
-        _check_names(names, list(value), value, path)
+        _check_names(names, list(value), path)
         return [(name, value[name]) for name in names]
     elif attrs.has(type(value)):
         given = [field.name for field in attrs.fields(type(value))]
@@ -89,67 +91,117 @@ def _parts(value: Any, type_spec: Any, path: str) -> list[tuple[str | None, Any]
         given = [None] * len(value)
         values = list(value)
     else:
-        raise TypeError(
+        raise PlainTypeError(
             f"argument{path}: expected a structure of type {type_spec}, "
             f"found a {type(value).__name__}"
         )
     if len(values) != len(names):
-        raise TypeError(
+        raise PlainTypeError(
             f"argument{path}: expected {len(names)} elements for type {type_spec}, "
             f"found {len(values)}"
         )
     for want, have in zip(names, given, strict=True):
         if have is not None and have != want:
-            raise TypeError(
+            raise PlainTypeError(
                 f"argument{path}: expected an element named {want!r}, found {have!r}"
             )
     return list(zip(names, values, strict=True))
 
 
-def _check_names(
-    want: list[str | None], have: list[Any], value: Any, path: str
-) -> None:
+def _check_names(want: list[str | None], have: list[Any], path: str) -> None:
     if set(want) != set(have):
-        raise TypeError(
-            f"argument{path}: expected a mapping with the keys {want}, found {have}"
+        raise PlainTypeError(
+            f"argument{path}: expected a mapping with the keys {want}, found "
+            f"{len(have)} keys without {[k for k in want if k not in have]}"
         )
 
 
 def _tensor(value: Any, type_spec: Any, path: str) -> Any:
     dtype = tf.as_dtype(type_spec.dtype)
     if not (isinstance(value, tf.Tensor) and value.dtype == dtype):
-        try:
-            value = tf.convert_to_tensor(value, dtype)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
+        converted = _converted(value, dtype)
+        if converted is None:
+            raise PlainTypeError(
                 f"argument{path}: expected a value of type {type_spec}, "
-                f"found {_short(value)}"
-            ) from error
+                f"found a {type(value).__name__} that is none"
+            )
+        value = converted
     if not value.shape.is_compatible_with(tf.TensorShape(type_spec.shape)):
-        raise TypeError(
+        found = tff.TensorType(value.dtype.as_numpy_dtype, value.shape)
+        raise PlainTypeError(
             f"argument{path}: expected a value of type {type_spec}, "
-            f"found {value.dtype.name}{value.shape.as_list()}"
+            f"found {_without_sizes(found, type_spec)}"
         )
     return value
+
+
+def _converted(value: Any, dtype: tf.DType) -> Any:
+    """Makes a tensor, or None: TensorFlow's own error would quote the value."""
+    try:
+        return tf.convert_to_tensor(value, dtype)
+    except (TypeError, ValueError):
+        return None
 
 
 def _variant(value: Any, type_spec: Any, path: str) -> Any:
     if not isinstance(value, tf.data.Dataset):
         if not isinstance(value, list):
-            raise TypeError(
+            raise PlainTypeError(
                 f"argument{path}: expected a tf.data.Dataset or a list of elements of "
-                f"type {type_spec.element}, found {_short(value)}"
+                f"type {type_spec.element}, found a {type(value).__name__}"
             )
-        value = tensorflow_utils.make_data_set_from_elements(
-            None, value, type_spec.element
-        )
+        value = _dataset(value, type_spec, path)
     elif not spec_matches(value.element_spec, type_spec):
         found = computation_types.tensorflow_to_type(value.element_spec)
-        raise TypeError(
+        raise PlainTypeError(
             f"argument{path}: expected a dataset with elements of type "
-            f"{type_spec.element}, found elements of type {found}"
+            f"{type_spec.element}, found elements of type "
+            f"{_without_sizes(found, type_spec.element)}"
         )
     return tf.data.experimental.to_variant(value)
+
+
+def _dataset(elements: list[Any], type_spec: Any, path: str) -> tf.data.Dataset:
+    """Makes a dataset of a list of elements; TFF's own error would quote them."""
+    with contextlib.suppress(TypeError, ValueError, tf.errors.OpError):
+        return tensorflow_utils.make_data_set_from_elements(
+            None, elements, type_spec.element
+        )
+    raise PlainTypeError(
+        f"argument{path}: expected a list of elements of type {type_spec.element}, "
+        "found elements that are not of that type"
+    )
+
+
+def _without_sizes(found: Any, expected: Any) -> Any:
+    """Returns a type without the sizes that the expected type leaves open.
+
+    How long a batch is tells how much data a client has.
+    """
+    if isinstance(found, tff.StructType):
+        parts = tff.structure.to_elements(found)
+        others: list[Any] = [None] * len(parts)
+        if isinstance(expected, tff.StructType) and len(expected) == len(parts):
+            others = [t for _, t in tff.structure.to_elements(expected)]
+        return tff.StructType(
+            [
+                (name, _without_sizes(part, other))
+                if name is not None
+                else _without_sizes(part, other)
+                for (name, part), other in zip(parts, others, strict=True)
+            ]
+        )
+    if not isinstance(found, tff.TensorType) or found.shape is None:
+        return found
+    fixed: Sequence[int | None] = [None] * len(found.shape)
+    known = expected.shape if isinstance(expected, tff.TensorType) else None
+    if known is not None and len(known) == len(found.shape):
+        fixed = known
+    shape = [
+        None if size is None else own
+        for own, size in zip(found.shape, fixed, strict=True)
+    ]
+    return tff.TensorType(found.dtype, shape)
 
 
 class _SpecCache:
@@ -170,11 +222,6 @@ class _SpecCache:
 
 
 spec_matches: Callable[[Any, Any], bool] = _SpecCache(size=256)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) < 80 else text[:77] + '...'}"
 
 
 def leaf_count(type_spec: Any) -> int:

@@ -1,9 +1,8 @@
 """TFF's own C++ worker, tied to the life of this process.
 
 Stock TFF starts a program, `worker_binary`, and leaves it running when Python is
-killed. Here the kernel ends it together with this process, however that ends: the
-worker asks for a kill signal at its parent's death before it becomes the worker. The
-parent, to the kernel, is the thread that started it, so one thread does only that.
+killed. Here the kernel ends it together with this process, however that ends: see
+`tff_agg.processes`.
 """
 
 import atexit
@@ -13,12 +12,14 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+from tff_agg import processes
+from tff_agg.runtime import disclosure, errors
 
 _log = logging.getLogger(__name__)
 
@@ -26,24 +27,12 @@ _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 
-# Runs between fork and the worker, in a bare interpreter: a preexec_fn would run in a
-# copy of this process, whose other threads may hold locks. 1 is PR_SET_PDEATHSIG; the
-# parent may have died before it was set, hence the check.
-_BECOME_WORKER = """
-import ctypes, os, signal, sys
-parent, command = int(sys.argv[1]), sys.argv[2:]
-try:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-except (AttributeError, OSError):
-    pass
-if os.getppid() != parent:
-    sys.exit(1)
-os.execv(command[0], command)
-"""
-
 
 def create_worker_context(
-    *, default_num_clients: int = 0, max_concurrent_computation_calls: int = -1
+    *,
+    default_num_clients: int = 0,
+    max_concurrent_computation_calls: int = -1,
+    show_data_in_errors: bool = False,
 ) -> Any:
     """Starts TFF's C++ worker and returns the TFF context that runs on it.
 
@@ -56,6 +45,8 @@ def create_worker_context(
         tell.
       max_concurrent_computation_calls: How many calls of one computation run at the
         same time; as many as come where not positive.
+      show_data_in_errors: Whether errors and the worker's log quote what TensorFlow
+        says, which may be values of a client's data.
 
     Returns:
       A `tff.framework.SyncContext` with a method `close`.
@@ -64,6 +55,7 @@ def create_worker_context(
       >>> with tff_agg.runtime.running_on('worker'):
       ...   output = process.next(state, datasets)
     """
+    import grpc
     from tensorflow_federated.python.core.backends.native import compiler
     from tensorflow_federated.python.core.environments.tensorflow_frontend import (
         tensorflow_computation,
@@ -77,7 +69,10 @@ def create_worker_context(
     from tensorflow_federated.python.core.impl.executors import remote_executor
     from tensorflow_federated.python.core.impl.types import placements
 
-    worker = Worker(lambda port: worker_command(port, max_concurrent_computation_calls))
+    worker = Worker(
+        lambda port: worker_command(port, max_concurrent_computation_calls),
+        log_errors=show_data_in_errors,
+    )
 
     def executor(cardinalities: Any) -> Any:
         cardinalities.setdefault(placements.CLIENTS, default_num_clients)
@@ -85,7 +80,22 @@ def create_worker_context(
         made.set_cardinalities(cardinalities)
         return made
 
-    context = sync_execution_context.SyncExecutionContext(
+    class Context(sync_execution_context.SyncExecutionContext):
+        """TFF's own, with errors that keep clients' data to themselves."""
+
+        def invoke(self, comp: Any, arg: Any) -> Any:
+            try:
+                return super().invoke(comp, arg)
+            except grpc.RpcError as error:
+                if show_data_in_errors:
+                    raise
+                code = error.code()
+            raise errors.server_error(
+                "computation",
+                f"TFF's worker answered {code.name} ({disclosure.HINT})",
+            )
+
+    context = Context(
         executor_fn=python_executor_stacks.ResourceManagingExecutorFactory(executor),
         compiler_fn=compiler.desugar_and_transform_to_native,
         transform_args=tensorflow_computation.transform_args,
@@ -120,15 +130,22 @@ class Worker:
 
     Args:
       command: Gives the command line for a port.
+      log_errors: Whether the worker's log shows errors, which quote data.
     """
 
-    def __init__(self, command: Callable[[int], list[str]] = worker_command):
+    def __init__(
+        self,
+        command: Callable[[int], list[str]] = worker_command,
+        log_errors: bool = False,
+    ):
         self._command = command
+        self._environment = dict(os.environ)
+        if not log_errors:
+            self._environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stub: Any = None
         self._port = 0
-        self._end = threading.Event()
         atexit.register(self.close)
 
     def start(self) -> int:
@@ -147,7 +164,6 @@ class Worker:
     def close(self) -> None:
         """Ends the worker; does nothing where there is none."""
         with self._lock:
-            self._end.set()
             process, self._process, self._stub = self._process, None, None
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
@@ -160,9 +176,9 @@ class Worker:
 
             self._stub = None
             self._port = portpicker.pick_unused_port()
-            self._end.set()
-            self._end = threading.Event()
-            self._process = _start_from_own_thread(self._command(self._port), self._end)
+            self._process = processes.start(
+                self._command(self._port), env=self._environment
+            )
             _log.warning(
                 "TFF's worker (process %d) listens on port %d of all network "
                 "interfaces without authentication. Use the runtime 'local' on shared "
@@ -200,27 +216,3 @@ def _connect(process: subprocess.Popen[bytes], port: int) -> Any:
             )
         time.sleep(_POLL_SECONDS)
     return stub
-
-
-def _start_from_own_thread(
-    command: list[str], end: threading.Event
-) -> subprocess.Popen[bytes]:
-    """Starts a process from a thread that lives until `end` or the end of Python."""
-    started: list[Any] = []
-    ready = threading.Event()
-
-    def keep() -> None:
-        try:
-            wrapper = [sys.executable, "-I", "-S", "-c", _BECOME_WORKER]
-            started.append(subprocess.Popen([*wrapper, str(os.getpid()), *command]))
-        except OSError as error:
-            started.append(error)
-        finally:
-            ready.set()
-        end.wait()
-
-    threading.Thread(target=keep, daemon=True, name="tff_agg-worker-keeper").start()
-    ready.wait()
-    if isinstance(started[0], OSError):
-        raise started[0]
-    return started[0]

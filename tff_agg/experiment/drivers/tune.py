@@ -11,14 +11,13 @@ import functools
 import pathlib
 import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
 
-from tff_agg import privacy
+from tff_agg import privacy, processes
 from tff_agg.experiment import flag_fields, runs
 from tff_agg.experiment import tuning_report as reports
 from tff_agg.experiment.drivers import evaluate
@@ -276,7 +275,7 @@ def tune_training(
 
 def _run_command(command: list[str]) -> None:
     """Runs a trial; its output goes to the terminal."""
-    subprocess.run(command, check=True)
+    processes.run(command, check=True)
 
 
 def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:

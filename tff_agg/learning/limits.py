@@ -1,0 +1,75 @@
+"""A plan's limits, looked at before a round begins.
+
+The aggregation refuses a round beyond the plan and a cohort above it inside the
+computation, whoever runs it. But it is the last part of a round: by then all clients
+have trained in vain. Here the same is asked of the arguments, when they are given.
+"""
+
+from typing import Any
+
+import tensorflow_federated as tff
+
+
+class _WithinPlan(tff.framework.ConcreteComputation):
+    """A computation `(state, clients' data) -> …` that looks at a plan first."""
+
+    plan: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        parameters = tff.structure.to_elements(self.type_signature.parameter)
+        given = dict(zip([name for name, _ in parameters], args, strict=False)) | kwargs
+        if len(given) == 2:
+            state, clients = (given.get(name) for name, _ in parameters)
+            check(self.plan, state, clients)
+        return super().__call__(*args, **kwargs)
+
+
+def within_plan(computation: Any, plan: Any) -> Any:
+    """Returns a process's `next` that refuses what the plan does not cover.
+
+    Inside of another TFF computation, where arguments are not known yet, it is
+    `computation` as it was.
+
+    Args:
+      computation: `next` of a process of `build_dp_ftrl_process`.
+      plan: Anything with `rounds` and `cohort_size`.
+
+    Example:
+      >>> within_plan(process.next, plan)(state, [])
+    """
+    checked = _WithinPlan(
+        computation_proto=type(computation).get_proto(computation),
+        context_stack=tff.framework.get_context_stack(),
+        annotated_type=computation.type_signature,
+    )
+    checked.plan = plan
+    return checked
+
+
+def check(plan: Any, state: Any, clients: Any) -> None:
+    """Raises if the plan does not cover another round on a state, or its cohort.
+
+    Args:
+      plan: Anything with `rounds` and `cohort_size`.
+      state: The state before the round; not looked at where it is not known yet.
+      clients: The clients' data, one for each client.
+
+    Raises:
+      ValueError: The run is over, or there are too many clients.
+
+    Example:
+      >>> check(plan, process.initialize(), [dataset] * (plan.cohort_size + 1))
+      ValueError: the plan is for at most 4 clients a round; there were 5
+    """
+    if isinstance(state, tff.learning.templates.LearningAlgorithmState):
+        done = int(state.aggregator["round"])
+        if done >= plan.rounds:
+            raise ValueError(
+                f"the plan ends after {plan.rounds} rounds; the state is after {done}. "
+                "Another round would spend more than was planned"
+            )
+    if isinstance(clients, list | tuple) and len(clients) > plan.cohort_size:
+        raise ValueError(
+            f"the plan is for at most {plan.cohort_size} clients a round; there were "
+            f"{len(clients)}"
+        )
