@@ -146,7 +146,7 @@ class Recorder:
         """Writes down a round, and validates when it is time to."""
         config, done = self._config, report.round
         spent = self._spent(done)
-        row = {"round": done, **report.metrics, "epsilon": spent}
+        row = {"round": done, **report.metrics, "epsilon_so_far": spent}
         if self._metrics is None:
             self._metrics = tables.RoundTable(self._folder / "metrics.csv", list(row))
             self._metrics.keep_until(self._done)
@@ -193,19 +193,20 @@ class Recorder:
             self._events.close()
         return self.tested()
 
-    def _spent(self, done: int) -> float:
+    def _spent(self, done: int) -> float | str:
         """Returns the ε of the rounds so far, from a ρ rounded up to three digits.
+
+        It is for a stopping round that was fixed in advance, and "none" where the run
+        has no guarantee.
 
         The tight conversion takes a tenth of a second: few different ρ, few of them.
         """
+        if self._plan.no_guarantee:
+            return "none"
         rho = self._plan.rho_after(done)
-        if not 0 < rho < math.inf:
-            return rho
         digit = 10.0 ** (math.floor(math.log10(rho)) - 2)
         rounded = math.ceil(rho / digit) * digit
-        return min(
-            privacy.gaussian_epsilon_of(rounded, self._plan.delta), self._plan.epsilon
-        )
+        return min(self._plan.epsilon_of(rounded), self._plan.epsilon)
 
     def _write(self, table: tables.RoundTable, done: int, scores: Scores) -> None:
         for weights, by_group in scores.items():

@@ -12,6 +12,14 @@ from stackoverflow.token_store import TokenStore
 from tff_agg import files, privacy
 
 
+PLAIN_VOCABULARY = (
+    "The vocabulary: its words are the most frequent ones of the training data, counted "
+    "without noise and without a limit on the occurrences of one user, so that a word "
+    "which one user wrote often enough is in it. (stackoverflow.prepare makes one with "
+    "both if --vocab_user_cap and --vocab_noise_multiplier are given.)"
+)
+
+
 class ConfigChangedError(RuntimeError):
     """A run folder was begun under another configuration."""
 
@@ -45,7 +53,8 @@ def claim(
         folder,
         plan,
         sampler_checked=True,
-        extra_assumptions=_assumptions(config),
+        also_not_covered=() if data.releases else (PLAIN_VOCABULARY,),
+        shared_users=data.users_shared_with_train,
         run={"clients": cohorts.describe(), "data": data.fingerprint[:16]},
         # A start that was cut short may have left a report that names a search.
         searches=privacy.searches_of(folder),
@@ -56,16 +65,6 @@ def claim(
         ("config.json", wanted | {"store": data.path}),
     ):
         files.write_text(folder / name, json.dumps(content, indent=2) + "\n")
-
-
-def _assumptions(config: configs.TrainConfig) -> list[str]:
-    """What this run assumes beyond every run's assumptions."""
-    if config.insecure_noise_seed is None:
-        return []
-    return [
-        "VOID: the noise was drawn from a seed written in the run's configuration, so "
-        "anybody can subtract it. The figures above hold only for a secret seed."
-    ]
 
 
 def environment() -> dict[str, str]:

@@ -4,7 +4,8 @@ The folder of a run:
 ```
 config.json environment.json      what was run, and on what
 privacy_report.md .json           the guarantee, in words and in numbers
-metrics.csv validation.csv test.csv   no test.csv if test_sentences is 0
+metrics.csv validation.csv test.csv   no test.csv if test_sentences is 0; ε so far in
+                                  metrics.csv is for a stopping round fixed in advance
 timing.csv                        seconds a round, apart: all else is the same each time
 tensorboard/                      the same numbers as event files
 checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStore)
@@ -64,7 +65,7 @@ def run(
     folder = pathlib.Path(out)
     data = TokenStore.open(config.store)
     cohorts = build_sampler(config, data)
-    plan = config.build_plan()
+    plan = config.build_plan(data.releases)
     plan.check_sampler(cohorts)
     with checkpoints.RunLock(folder):
         run_folder.claim(folder, config, data, plan, cohorts)

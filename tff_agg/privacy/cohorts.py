@@ -42,9 +42,8 @@ def check_cohorts(schema: Participation, cohorts: Iterable[Any]) -> dict[Any, li
     }
     if broken:
         user, how = next(iter(broken.items()))
-        shown = ", ".join(map(str, rounds_of[user][:20]))
         raise ParticipationError(
-            f"user {user!r} {how} (its rounds: {shown}; users that break the schema: "
-            f"{len(broken)}); promised is this: {schema.describe()}"
+            f"user {user!r} {how} (its rounds: {rounds_of[user][:20]}; users who break "
+            f"the schema: {len(broken)}); the promise was: {schema.describe()}"
         )
     return dict(rounds_of)
