@@ -11,12 +11,11 @@ from stackoverflow import config as configs
 from stackoverflow.token_store import TokenStore
 from tff_agg import files, privacy
 
-
 PLAIN_VOCABULARY = (
-    "The vocabulary: its words are the most frequent ones of the training data, counted "
-    "without noise and without a limit on the occurrences of one user, so that a word "
-    "which one user wrote often enough is in it. (stackoverflow.prepare makes one with "
-    "both if --vocab_user_cap and --vocab_noise_multiplier are given.)"
+    "The vocabulary: its words are the most frequent ones of the training data, "
+    "counted without noise and without a limit on the occurrences of one user, so that "
+    "a word which one user wrote often enough is in it. (stackoverflow.prepare makes "
+    "one with both if --vocab_user_cap and --vocab_noise_multiplier are given.)"
 )
 
 

@@ -14,7 +14,7 @@ import time
 import pytest
 from absl import flags
 
-from stackoverflow import data, encode, prepare
+from stackoverflow import data, encode, prepare, word_choice
 from stackoverflow.data import make_source, prepare_store
 from stackoverflow.manifest import read_manifest
 from stackoverflow.synthetic import SyntheticSource
@@ -28,7 +28,7 @@ def small_parts(monkeypatch):
     """Several parts and pieces also for little data."""
     monkeypatch.setattr(data, "_PART_SENTENCES", 700)
     monkeypatch.setattr(encode, "_MAX_BATCH_ROWS", 1000)
-    monkeypatch.setattr(data, "_MERGE_BYTES", 1)
+    monkeypatch.setattr(word_choice, "_MERGE_BYTES", 1)
 
 
 SOURCE = SyntheticSource(users=200, words=80, seed=4)

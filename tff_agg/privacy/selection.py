@@ -29,7 +29,7 @@ import functools
 import math
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from tff_agg.privacy import accounting
 from tff_agg.privacy.releases import Release
@@ -71,7 +71,7 @@ class KeySelection:
         """How many noisy votes a key must exceed."""
         # The chance of one key, such that all `cap` of them stay below with 1 − δ.
         one_key = -math.expm1(math.log1p(-self.delta) / self.cap)
-        return 1.0 + self.stddev * float(scipy.stats.norm.isf(one_key))
+        return 1.0 + self.stddev * float(-scipy.special.ndtri(one_key))
 
     @property
     def rho(self) -> float:
