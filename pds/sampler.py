@@ -244,9 +244,7 @@ def _draw_all(sampler: Sampler) -> _Table:
     """Draws the cohorts of all rounds, one after the other."""
     population = np.unique(np.concatenate([g.users for g in sampler.groups]))
     members = [np.searchsorted(population, g.users) for g in sampler.groups]
-    register = make_register(
-        sampler.participation, members, len(population), sampler.rounds
-    )
+    register = make_register(sampler.participation, members, len(population))
     sizes: list[int] = []
     users: list[np.ndarray] = []
     groups: list[np.ndarray] = []

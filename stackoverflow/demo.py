@@ -1,4 +1,4 @@
-"""The demo: what do averaged checkpoints gain at one ε? `make demo`.
+"""The demo: what do averaged checkpoints gain at the noise of one ε? `make demo`.
 
 Generates the embedded data and trains the private baseline and uniform tail averaging
 in training (UTA_tr), with and without a periodic shift between questions and answers,
@@ -78,7 +78,8 @@ class DemoConfig:
       seeds: How many seeds each combination is trained with.
       rounds: Training rounds of each run.
       users: Users in the embedded data.
-      epsilon: The ε of every run.
+      epsilon: The ε that the noise of every run is made for. The seeds are known, so
+        that no run has a guarantee.
     """
 
     out: str
@@ -308,13 +309,23 @@ def report(config: DemoConfig, results: Results, plan: Any) -> str:
     figures.metric_curves(
         out / "accuracy.png",
         panels,
-        title=f"user-level ε = {plan.epsilon:.3g} at δ = {plan.delta:g}; "
+        title=f"{noise_in_words(plan)}; "
         f"mean and standard deviation over {config.seeds} seeds",
     )
     lines = [terminal.table(HEADER, rows), "", *verdict(results), ""]
+    lines.append(f"{noise_in_words(plan)}: {plan.no_guarantee or 'guaranteed'}")
     lines.append(f"table: {out / 'table.csv'}   picture: {out / 'accuracy.png'}")
     lines.append(f"runs, with their privacy reports: {out / 'runs'}")
     return "\n".join(lines)
+
+
+def noise_in_words(plan: Any) -> str:
+    """Says how much noise there is, and nothing of privacy where there is none."""
+    if plan.noise_seed_is_known:
+        return f"noise of ε = {plan.nominal_epsilon:.3g}, known seed"
+    if plan.no_guarantee:
+        return f"privacy: {plan.no_guarantee}"
+    return f"user-level ε = {plan.epsilon:.3g} at δ = {plan.delta:g}"
 
 
 def _spread(values: list[float]) -> float:
@@ -348,7 +359,13 @@ def define_flags(values: flags.FlagValues) -> None:
     define("integer", "seeds", DemoConfig.seeds, "seeds of each combination")
     define("integer", "rounds", DemoConfig.rounds, "rounds of each run")
     define("integer", "users", DemoConfig.users, "users in the embedded data")
-    define("float", "epsilon", DemoConfig.epsilon, "ε of every run")
+    text = "ε that the noise is made for (known seeds)"
+    define("float", "epsilon", DemoConfig.epsilon, text)
+        "float",
+        "epsilon",
+        DemoConfig.epsilon,
+        "ε that the noise is made for (known seeds)",
+    )
     define("enum", "only", "", ["", *TRAININGS], "train these runs, report nothing")
 
 

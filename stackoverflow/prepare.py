@@ -19,6 +19,7 @@ from stackoverflow.data import preparation as data
 from stackoverflow.data.download import download
 from stackoverflow.data.sources import SPLITS
 from stackoverflow.data.token_store import TokenStore
+from tff_agg.privacy import KeySelection
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -38,12 +39,32 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     for name, default, text in (
         ("vocab_size", 10_000, "Words kept: the most frequent of the train split."),
         ("max_tokens", 20, "Words kept of a sentence."),
+        (
+            "vocab_user_cap",
+            None,
+            "Choose the vocabulary with privacy: the most words one user votes for. "
+            "Needs --vocab_noise_multiplier.",
+        ),
         ("workers", None, "Processes; the number of cores by default."),
         ("users", 2000, "Synthetic source: how many users."),
         ("words", 256, "Synthetic source: how many different words."),
         ("seed", 0, "Synthetic source: its seed."),
     ):
         flags.DEFINE_integer(name, default, text, flag_values=values)
+    flags.DEFINE_float(
+        "vocab_noise_multiplier",
+        None,
+        "Noise on the votes, relative to √vocab_user_cap; ρ = 1/(2·multiplier²) is "
+        "counted by every run on the store.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "vocab_delta",
+        1e-7,
+        "With privacy: the probability that a word of one user alone gets in; part of "
+        "the runs' δ.",
+        flag_values=values,
+    )
     for name, text in (
         ("download", "Official source: fetch the published file first."),
         ("restart", "Start over, and replace a store that is in --out."),
@@ -87,6 +108,39 @@ def _table(store: TokenStore) -> str:
     return "\n".join(lines)
 
 
+def _about_people(store: TokenStore) -> str:
+    """Says what the store means for privacy: shared users, and the vocabulary."""
+    shared = store.users_shared_with_train
+    counts = ", ".join(f"{number:,} in {split}" for split, number in shared.items())
+    lines = [f"train users who are in other splits as well: {counts}"]
+    if any(shared.values()):
+        lines.append("  scores on those splits are computed on training users' data")
+    for release in store.releases:
+        lines.append(
+            f"{release.name}: ρ = {release.rho:.4g}, δ = {release.delta:g}, counted by "
+            f"every run on this store ({release.method})"
+        )
+    if not store.releases:
+        lines.append(
+            "vocabulary: counted without noise and without a limit for one user; no "
+            "run's guarantee covers it"
+        )
+    return "\n".join(lines)
+
+
+def _selection(values: flags.FlagValues) -> KeySelection | None:
+    """Returns how the vocabulary is chosen with privacy, if it is."""
+    given = (values.vocab_user_cap, values.vocab_noise_multiplier)
+    if given == (None, None):
+        return None
+    if None in given:
+        raise ValueError(
+            "--vocab_user_cap and --vocab_noise_multiplier belong together; got "
+            f"{given[0]} and {given[1]}"
+        )
+    return KeySelection(*given, delta=values.vocab_delta)
+
+
 def run(values: flags.FlagValues) -> int:
     """Runs the preparation that the flags describe; returns the exit code."""
     bar = _Bar()
@@ -109,6 +163,7 @@ def run(values: flags.FlagValues) -> int:
             values.out,
             vocab_size=values.vocab_size,
             max_tokens=values.max_tokens,
+            selection=_selection(values),
             workers=values.workers or os.cpu_count() or 1,
             progress=bar,
             restart=values.restart,
@@ -119,6 +174,7 @@ def run(values: flags.FlagValues) -> int:
         return 1
     bar.close()
     print(_table(store))
+    print(_about_people(store))
     print(
         f"{store.vocabulary.size:,} words and 4 special tokens; {store.path} "
         f"({time.monotonic() - began:.1f} s)"

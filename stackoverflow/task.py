@@ -12,12 +12,19 @@ from pds import groups
 from stackoverflow.data import prepared
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
+from tff_agg import privacy
 from tff_agg.experiment import flag_fields, task
 from tff_agg.experiment.config import TrainConfig, field
 from tff_agg.recycling.metrics import Metric
 from tff_agg.recycling.outputs import Predictions
 
 TYPES = ("question", "answer")
+PLAIN_VOCABULARY = (
+    "The vocabulary: its words are the most frequent ones of the training data, "
+    "counted without noise and without a limit on the occurrences of one user, so that "
+    "a word which one user wrote often enough is in it. (stackoverflow.prepare makes "
+    "one with both if --vocab_user_cap and --vocab_noise_multiplier are given.)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +87,18 @@ class StackOverflow(task.Task):
         )
         data = tf.data.Dataset.from_tensors(rows)
         return task.Client(self.data.user_name(user), data, len(rows), [rows])
+
+    def shared_users(self) -> Mapping[str, int]:
+        """Counts users with sentences in more than one split."""
+        return self.data.users_shared_with_train
+
+    def releases(self) -> Sequence[privacy.Release]:
+        """The vocabulary, where it was chosen with noise."""
+        return self.data.releases
+
+    def not_covered(self) -> Sequence[str]:
+        """The vocabulary, where it was chosen without."""
+        return () if self.data.releases else (PLAIN_VOCABULARY,)
 
     @classmethod
     def define_data_flags(cls, values: flags.FlagValues) -> None:

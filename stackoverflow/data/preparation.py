@@ -7,6 +7,7 @@ complete; only then does the store appear, in one rename.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import json
@@ -18,21 +19,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from stackoverflow.data import encode
+from stackoverflow.data import encode, votes, word_choice
 from stackoverflow.data import store_manifest as manifest
 from stackoverflow.data.encode import Work
 from stackoverflow.data.process_pool import mapper
 from stackoverflow.data.sources import SPLITS, TYPES, Source
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
-from stackoverflow.data.vocabulary import Vocabulary, top_words
+from stackoverflow.data.vocabulary import Vocabulary
+from tff_agg.privacy.selection import KeySelection
 
 _log = logging.getLogger(__name__)
 
 # Sentences in a part, about: small enough to sort in memory, large enough to be few.
 _PART_SENTENCES = 1 << 18
-# Files of word counts are merged in groups of about this many bytes.
-_MERGE_BYTES = 1 << 25
 
 Progress = Callable[[str, int, int], None]
 
@@ -84,6 +84,7 @@ def prepare_store(
     *,
     vocab_size: int = 10_000,
     max_tokens: int = 20,
+    selection: KeySelection | None = None,
     workers: int = 1,
     progress: Progress | None = None,
     restart: bool = False,
@@ -98,10 +99,14 @@ def prepare_store(
       out: The folder to make. `<out>.partial` is used meanwhile.
       vocab_size: The number of words kept: the most frequent ones of the train split.
       max_tokens: Words kept of a sentence.
+      selection: Choose the vocabulary with noise, from at most `selection.cap` words a
+        user. The store then names its ρ and δ, and every run on it counts them. None
+        takes the most frequent words as they are, which no guarantee covers.
       workers: Processes; 1 works in this one.
       progress: Called with (stage, done, total) as the work goes on.
       restart: Drop an unfinished preparation instead of going on with it, and replace
-        a store that is in `out`.
+        a store that is in `out`. A vocabulary with noise is then drawn anew, and what
+        the one before had spent is added to its ρ and δ.
 
     Returns:
       The store, opened.
@@ -128,16 +133,20 @@ def prepare_store(
         "max_tokens": max_tokens,
         "version": manifest.VERSION,
     }
+    if selection is not None:
+        config["vocabulary_selection"] = dataclasses.asdict(selection)
     if os.path.lexists(out) and not restart:
         return _existing(out, config)
     folder = out + ".partial"
     os.makedirs(os.path.dirname(out), exist_ok=True)
     with _locked(folder):
         if restart:
+            spent = word_choice.spent_before(folder, out)
             _clear(folder)
+            word_choice.note_spent(folder, spent)
         work = _plan(folder, source, config)
         with mapper(workers) as run:
-            vocabulary = _run_stages(source, work, vocab_size, run, progress)
+            vocabulary = _run_stages(source, work, vocab_size, selection, run, progress)
         _finish(work, vocabulary, config)
         if restart and os.path.lexists(out):
             _replace_store(work.path("store"), out, work.path("replaced"))
@@ -231,7 +240,12 @@ def _plan(folder: str, source: Source, config: dict[str, Any]) -> Work:
 
 
 def _run_stages(
-    source: Source, work: Work, vocab_size: int, run: Any, progress: Progress | None
+    source: Source,
+    work: Work,
+    vocab_size: int,
+    selection: KeySelection | None,
+    run: Any,
+    progress: Progress | None,
 ) -> Vocabulary:
     """Runs all stages up to the parts of the store."""
     report = progress or (lambda stage, done, total: None)
@@ -254,22 +268,11 @@ def _run_stages(
 
     file = work.path("vocabulary.json")
     if not os.path.exists(file):
-        counts = _merged_counts(work, run)
-        words, distinct = top_words(
-            [encode.iterate_counts(path) for path in counts], vocab_size
-        )
-        if not words:
-            raise ValueError(
-                f"{source.name} source: the train split has no words, and the "
-                "vocabulary is made from it"
-            )
-        if len(words) < vocab_size:
-            _log.warning(
-                "vocab_size=%d, but the train split has only %d different words",
-                vocab_size,
-                distinct,
-            )
-        encode.write_json(file, {"words": words, "distinct": distinct})
+        if selection is not None:
+            voted = functools.partial(_count_votes, cap=selection.cap, work=work)
+            stage("count votes", voted, range(work.buckets), work.buckets)
+        chosen = word_choice.choose(work, vocab_size, selection, run)
+        encode.write_json(file, chosen)
     vocabulary = Vocabulary(tuple(encode.read_json(file)["words"]))
 
     pieces = work.pieces()
@@ -293,33 +296,16 @@ def _encode(shard: int, source: Source, work: Work) -> int:
     return encode.encode_shard(source, shard, work)
 
 
+def _count_votes(bucket: int, cap: int, work: Work) -> int:
+    """`votes.count_votes`, counted as one."""
+    votes.count_votes(bucket, cap, work)
+    return 1
+
+
 def _map(piece: str, vocabulary: Vocabulary, work: Work) -> int:
     """`encode.map_words`, counted as one."""
     encode.map_words(piece, vocabulary, work)
     return 1
-
-
-def _merge(group: tuple[list[str], str]) -> int:
-    """`encode.merge_counts` of one group."""
-    encode.merge_counts(*group)
-    return 1
-
-
-def _merged_counts(work: Work, run: Any) -> list[str]:
-    """Merges the word counts of the pieces in groups; returns the merged files."""
-    groups: list[list[str]] = []
-    room = 0
-    for piece in work.pieces():
-        path = work.path("pieces", f"{piece}.words.arrow")
-        if not groups or room < os.path.getsize(path):
-            groups.append([])
-            room = _MERGE_BYTES
-        groups[-1].append(path)
-        room -= os.path.getsize(path)
-    merged = [work.path("counts", f"{i:06d}.arrow") for i in range(len(groups))]
-    for _ in run(_merge, list(zip(groups, merged, strict=True))):
-        pass
-    return merged
 
 
 def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
@@ -358,6 +344,9 @@ def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
         "files": files,
         "summary": _summary(stats, users),
     }
+    chosen = encode.read_json(work.path("vocabulary.json"))
+    if "release" in chosen:
+        entries["vocabulary_release"] = chosen["release"]
     entries["sha256"] = manifest.manifest_sha256(entries)
     encode.write_json(work.path("store", manifest.MANIFEST), entries)
     encode.fsync_folder(work.path("store"))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stackoverflow.data.sources import SPLITS, TYPES
 from stackoverflow.data.store_manifest import (
@@ -28,6 +29,7 @@ from stackoverflow.data.store_manifest import (
     read_manifest,
 )
 from stackoverflow.data.vocabulary import PAD, Vocabulary
+from tff_agg.privacy.releases import Release
 
 USER_COLUMNS = ("name", "split", "part", "start", "questions", "answers")
 
@@ -158,6 +160,28 @@ class TokenStore:
     def fingerprint(self) -> str:
         """A checksum over everything in the store."""
         return self._manifest["sha256"]
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """What the store itself reveals about train users, with noise: its vocabulary.
+
+        Empty if the vocabulary was made without noise, for which no guarantee holds.
+        """
+        found = self._manifest.get("vocabulary_release")
+        return () if found is None else (Release.from_json(found),)
+
+    @functools.cached_property
+    def users_shared_with_train(self) -> Mapping[str, int]:
+        """For heldout and test, how many of their users are in train, by name."""
+        names = {
+            split: self._users.names.slice(low, high - low)
+            for split, (low, high) in self._users.ranges.items()
+        }
+        train = names.pop(SPLITS[0])
+        return {
+            split: int(pc.sum(pc.is_in(found, value_set=train)).as_py() or 0)
+            for split, found in names.items()
+        }
 
     def users(self, split: str) -> np.ndarray:
         """Returns the numbers of the users of a split, int64, sorted by name."""

@@ -7,11 +7,16 @@ Ids: 0 is padding, words are 1..V in order of frequency, then beginning of sente
 import dataclasses
 import functools
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from tff_agg.privacy.selection import KeySelection
+
 PAD = 0
+T = TypeVar("T", int, float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +109,7 @@ class Vocabulary:
 
 
 def top_words(
-    counts: Sequence[Iterable[tuple[str, int]]], size: int
+    counts: Sequence[Iterable[tuple[str, float]]], size: int
 ) -> tuple[tuple[str, ...], int]:
     """Returns the `size` most frequent words over several word counts.
 
@@ -124,7 +129,7 @@ def top_words(
     """
     if size < 1:
         raise ValueError(f"size={size}: a vocabulary needs at least one word")
-    best: list[tuple[int, _Reversed]] = []
+    best: list[tuple[float, _Reversed]] = []
     distinct = 0
     for word, count in _summed(heapq.merge(*counts)):
         distinct += 1
@@ -137,6 +142,42 @@ def top_words(
     return tuple(entry[1].word for entry in ordered), distinct
 
 
+def private_top_words(
+    votes: Sequence[Iterable[tuple[str, int]]],
+    size: int,
+    selection: KeySelection,
+    generator: np.random.Generator,
+) -> tuple[tuple[str, ...], int]:
+    """Returns the words with the most noisy votes, as many as pass the threshold.
+
+    Args:
+      votes: How many users vote for each word, in several parts, each sorted by word.
+        Nobody may have more than `selection.cap` votes in all parts together.
+      size: How many words to keep at most.
+      selection: Noise and threshold.
+      generator: A secret source of randomness.
+
+    Returns:
+      The words, most votes first, and the number of words that passed. All of this is
+      covered by the selection's guarantee.
+    """
+    passed = _passing(_summed(heapq.merge(*votes)), selection, generator)
+    return top_words([passed], size)
+
+
+def _passing(
+    votes: Iterator[tuple[str, int]],
+    selection: KeySelection,
+    generator: np.random.Generator,
+) -> Iterator[tuple[str, float]]:
+    """Adds noise to the votes of every word and yields those above the threshold."""
+    while block := list(itertools.islice(votes, 4096)):
+        noisy = selection.noisy(np.array([count for _, count in block]), generator)
+        for (word, _), value in zip(block, noisy.tolist(), strict=True):
+            if value > selection.threshold:
+                yield word, value
+
+
 @dataclasses.dataclass(frozen=True, order=False)
 class _Reversed:
     """A word that compares the other way round: earlier words are worth more."""
@@ -147,10 +188,10 @@ class _Reversed:
         return self.word > other.word
 
 
-def _summed(entries: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+def _summed(entries: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
     """Adds up the counts of equal neighbours."""
     current: str | None = None
-    total = 0
+    total: Any = 0
     for word, count in entries:
         if word == current:
             total += count

@@ -16,7 +16,7 @@ import pytest
 from absl import flags
 
 from stackoverflow import prepare
-from stackoverflow.data import encode
+from stackoverflow.data import encode, word_choice
 from stackoverflow.data import preparation as data
 from stackoverflow.data.preparation import make_source, prepare_store
 from stackoverflow.data.store_manifest import read_manifest
@@ -31,7 +31,7 @@ def small_parts(monkeypatch):
     """Several parts and pieces also for little data."""
     monkeypatch.setattr(data, "_PART_SENTENCES", 700)
     monkeypatch.setattr(encode, "_MAX_BATCH_ROWS", 1000)
-    monkeypatch.setattr(data, "_MERGE_BYTES", 1)
+    monkeypatch.setattr(word_choice, "_MERGE_BYTES", 1)
 
 
 SOURCE = SyntheticSource(users=200, words=80, seed=4)

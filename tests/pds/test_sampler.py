@@ -26,7 +26,13 @@ from pds import (
 from tff_agg.privacy.participation import AtMostOnce, FixedEpochOrder, MinSeparation
 
 PINNED = [[472, 381, 843, 107, 817], [800, 81, 617, 309, 737], [743, 243, 845, 11, 755]]
-SCHEMAS = [AtMostOnce(), MinSeparation(7, 3), MinSeparation(5), FixedEpochOrder(20)]
+SCHEMAS = [
+    AtMostOnce(),
+    MinSeparation(7, 3),
+    MinSeparation(5),
+    FixedEpochOrder(20),
+    FixedEpochOrder(15, epochs=2),
+]
 
 
 def two_groups(users=4000, overlap=0.5, seed=0):
@@ -88,6 +94,19 @@ def test_epochs_repeat_the_same_order():
         assert sampler.users(t).tolist() == sampler.users(t + 30).tolist()
     first_epoch = np.concatenate([sampler.users(t) for t in range(15)])
     assert sorted(first_epoch.tolist()) == list(range(300))
+
+
+def test_users_of_a_fixed_order_leave_after_their_epochs():
+    """Old users give their place to new ones, and the end is a shortage."""
+    order = FixedEpochOrder(5, epochs=2)
+    arguments = {"groups": everyone(np.arange(100)), "schedule": None}
+    sampler = make(participation=order, cohort_size=10, rounds=20, **arguments)
+    assert check_participation(sampler).most == 2
+    for t in range(5):
+        first, second, third, fourth = (set(sampler.users(t + 5 * e)) for e in range(4))
+        assert first == second and third == fourth and not first & third
+    with pytest.raises(ExhaustedError, match="round 20"):
+        make(participation=order, cohort_size=10, rounds=21, **arguments)
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -285,7 +304,9 @@ def test_small_populations_never_break_a_schema(data):
         st.one_of(
             st.just(AtMostOnce()),
             st.builds(MinSeparation, st.integers(1, 6), st.none() | st.integers(1, 4)),
-            st.builds(FixedEpochOrder, st.integers(1, 6)),
+            st.builds(
+                FixedEpochOrder, st.integers(1, 6), st.none() | st.integers(1, 3)
+            ),
         )
     )
     sampler = Sampler(
@@ -329,11 +350,19 @@ class Scripted:
         ([[1], [2], [1]], MinSeparation(3), "user 1 .* before 3 rounds"),
         ([[1], [1], [1]], MinSeparation(1, 2), "user 1 takes part 3 times"),
         ([[1], [2], [1]], FixedEpochOrder(3), "user 1 .* changes its round"),
+        ([[1], [1], [1]], FixedEpochOrder(1, 2), "user 1 takes part 3 times"),
+        ([[1, 1]], FixedEpochOrder(3), "user 1 .* twice"),
+        ([[1, 1]], AtMostOnce(), "user 1 .* twice"),
     ],
 )
 def test_the_check_finds_every_kind_of_violation(cohorts, schema, message):
     with pytest.raises(ParticipationError, match=message):
         check_participation(Scripted(*cohorts), schema=schema)
+
+
+def test_an_unknown_schema_is_refused_by_the_check():
+    with pytest.raises(TypeError, match="got 'once'"):
+        check_participation(Scripted([1], [2]), schema="once")
 
 
 def test_the_check_accepts_what_is_allowed():
@@ -374,7 +403,13 @@ def test_unknown_schemas_and_rounds_are_refused():
 
 
 @pytest.mark.parametrize(
-    "schema", [AtMostOnce(), MinSeparation(342, 6), FixedEpochOrder(1000)]
+    "schema",
+    [
+        AtMostOnce(),
+        MinSeparation(342, 6),
+        FixedEpochOrder(1000),
+        FixedEpochOrder(500, epochs=2),
+    ],
 )
 def test_a_full_size_run_never_breaks_its_schema(schema):
     rng = np.random.default_rng(0)

@@ -14,6 +14,8 @@ from tff_agg.privacy import (
     FixedEpochOrder,
     MinSeparation,
     Plan,
+    Release,
+    gaussian_epsilon,
     write_report,
 )
 
@@ -180,11 +182,141 @@ def test_samplers_that_do_not_are_refused(sampler, message):
         small().check_sampler(sampler)
 
 
+def test_a_sampler_that_cannot_list_its_users_is_refused():
+    """It may say what it likes of itself; nobody could look."""
+
+    @dataclasses.dataclass
+    class Secretive:
+        participation: object = dataclasses.field(default_factory=AtMostOnce)
+        rounds: int = 3
+        cohort_size: int = 2
+
+    with pytest.raises(ValueError, match=r"Secretive has no users: .*users\(round\)"):
+        small().check_sampler(Secretive())
+    with pytest.raises(ValueError, match="object has no participation, rounds"):
+        small().check_sampler(object())
+
+
+def test_epochs_beyond_the_promise_are_refused():
+    thrice = FakeSampler(FixedEpochOrder(1, 2), [[1], [1], [1]])
+    with pytest.raises(ValueError, match="user 1 takes part 3 times, allowed are 2"):
+        small(FixedEpochOrder(1, 2)).check_sampler(thrice)
+
+
 def test_at_most_once_is_not_kept_by_twice():
     with pytest.raises(ValueError, match="allows more"):
         small(AtMostOnce()).check_sampler(
             FakeSampler(MinSeparation(2), [[1], [2], [3]])
         )
+
+
+def report_of(folder, made, **details):
+    write_report(folder, made, **details)
+    content = json.loads((folder / "privacy_report.json").read_text())
+    return content, (folder / "privacy_report.md").read_text()
+
+
+def figures_of(content):
+    """Yields all that a report says of ρ and ε, by name, wherever it stands."""
+    for key, value in content.items() if isinstance(content, dict) else ():
+        if isinstance(value, dict):
+            inside = {f"{key}.{k}": v for k, v in value.items()}
+            yield from figures_of(inside)
+        elif any(word in key for word in ("rho", "epsilon")):
+            yield key, value
+
+
+def test_a_known_seed_leaves_no_guarantee(tmp_path):
+    """Whatever the noise: nobody can take a figure for a guarantee."""
+    made = Plan.for_epsilon(
+        8.0,
+        clip_norm=1.0,
+        cohort_size=10,
+        rounds=16,
+        mechanism=noise.tree(),
+        noise_seed_is_known=True,
+    )
+    assert made.no_guarantee == "none: the noise seed is known"
+    assert made.nominal_epsilon == pytest.approx(8.0, abs=1e-5)
+    assert made.nominal_rho == pytest.approx(0.5 / made.noise_multiplier**2)
+    for value in (made.rho, made.epsilon, made.training_rho, *made.epsilons):
+        assert value == math.inf
+    assert made.rho_after(5) == made.epsilon_after(5) == math.inf
+    content, page = report_of(tmp_path, made, rounds_done=5)
+    assert content["guarantee"]["statement"] == "none: the noise seed is known"
+    found = dict(figures_of(content))
+    assert len(found) >= 11 and set(found.values()) == {None}, found
+    assert "none: the noise seed is known" in page and "VOID" in page
+    assert "-zCDP" not in page and "∞" not in page
+    # The noise itself, and so the run, is the very same.
+    secret = dataclasses.replace(made, noise_seed_is_known=False)
+    assert secret.noise_stddev == made.noise_stddev
+    assert secret.no_guarantee is None and secret.epsilon <= 8.0
+
+
+VOCABULARY = Release("vocabulary", rho=0.02, delta=1e-7, method="noisy votes")
+
+
+def test_releases_before_training_are_counted(tmp_path):
+    made = plan(releases=[VOCABULARY])
+    assert made.training_rho == pytest.approx(4.29993, abs=1e-5)
+    assert made.rho == pytest.approx(made.training_rho + 0.02)
+    # The tight figure of one Gaussian mechanism with all the ρ, at what is left of δ.
+    sigma = math.sqrt(0.5 / made.rho)
+    assert made.epsilon == pytest.approx(gaussian_epsilon(sigma, 9e-7))
+    assert made.epsilon > plan().epsilon
+    assert made.epsilons.pld == pytest.approx(made.epsilon)
+    assert made.epsilon_of(made.rho) == pytest.approx(made.epsilon)
+    assert made.rho_after(ROUNDS) == pytest.approx(made.rho)
+    assert made.rho_after(1) == pytest.approx(plan().rho_after(1) + 0.02)
+    content, page = report_of(tmp_path, made)
+    assert content["releases"] == [VOCABULARY.to_json()]
+    assert content["guarantee"]["delta_of_releases"] == 1e-7
+    for words in ("4.32 = 4.3 (training) + 0.02 (vocabulary)", "1e-07", "noisy votes"):
+        assert words in page, words
+    assert "None is counted" in report_of(tmp_path, plan())[1]
+
+
+def test_a_plan_for_epsilon_leaves_room_for_the_releases():
+    common = {
+        "clip_norm": 1.0,
+        "cohort_size": 10,
+        "rounds": 16,
+        "mechanism": noise.tree(),
+    }
+    alone = Plan.for_epsilon(8.0, **common)
+    made = Plan.for_epsilon(8.0, releases=[VOCABULARY], **common)
+    assert 8.0 - 1e-5 <= made.epsilon <= 8.0
+    assert made.noise_multiplier > alone.noise_multiplier
+    with pytest.raises(ValueError, match=r"vocabulary spent 0\.02: nothing is left"):
+        Plan.for_epsilon(0.5, releases=[VOCABULARY], **common)
+    with pytest.raises(ValueError, match=r"delta=1e-07 must be above .*vocabulary"):
+        Plan.for_epsilon(8.0, releases=[VOCABULARY], delta=1e-7, **common)
+
+
+@pytest.mark.parametrize("bad", [{"rho": -1.0}, {"rho": math.inf}, {"delta": 1.0}])
+def test_releases_are_checked(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Release(**({"name": "x", "rho": 0.1} | bad))
+
+
+def test_the_report_tells_who_is_scored_on(tmp_path):
+    content, page = report_of(tmp_path, plan())
+    assert content["evaluation"]["users_shared_with_training"] is None
+    assert "was not counted" in page
+    shared = {"heldout": 0, "test": 12}
+    content, page = report_of(tmp_path, plan(), shared_users=shared)
+    assert content["evaluation"]["users_shared_with_training"] == shared
+    assert "0 are also in the heldout and 12 are also in the test data" in page
+    assert "computed on training users' data" in page
+    page = report_of(tmp_path, plan(), shared_users={"heldout": 0, "test": 0})[1]
+    assert "No user of the training data is in the heldout or the test data" in page
+
+
+def test_figures_so_far_are_for_a_round_fixed_in_advance(tmp_path):
+    content, page = report_of(tmp_path, plan(), rounds_done=500)
+    assert "fixed in advance" in content["guarantee"]["so_far"]
+    assert content["guarantee"]["so_far"] in page
 
 
 def test_report_says_what_must_be_said(tmp_path):

@@ -48,7 +48,8 @@ def test_a_choice_among_runs_composes_all_of_them():
 
 
 def test_ways_at_inference_cost_nothing_beyond_the_runs_they_read():
-    one = inference_search([0.5], 1e-6, points=52)
+    apart = {"heldout": 0, "test": 0}
+    one = inference_search([0.5], 1e-6, points=52, shared_users=apart)
     assert (one.runs, one.points, one.rho_total) == (1, 52, 0.5)
     for words in ("52 ways", "post-processing", "no privacy", "stands as it is"):
         assert words in one.paragraph, words
@@ -57,6 +58,34 @@ def test_ways_at_inference_cost_nothing_beyond_the_runs_they_read():
     assert (many.runs, many.rho, many.rho_total) == (3, 1.0, 2.0)
     assert "3 private runs" in many.paragraph and "not enough" in many.paragraph
     assert f"{privacy.gaussian_epsilon(0.5, 1e-6):.2f}" in many.paragraph
+
+
+def test_the_sentence_on_tuning_follows_the_users_that_are_shared():
+    """Scores on training users' data are no post-processing for those users."""
+    searches = (
+        lambda **told: training_search(0.5, 1e-6, 3, **told),
+        lambda **told: inference_search([0.5], 1e-6, 4, **told),
+        lambda **told: inference_search([0.5, 0.5], 1e-6, 4, **told),
+    )
+    for search in searches:
+        apart = search(shared_users={"heldout": 0, "test": 0}).paragraph
+        assert "No user of the training data is in the heldout or the test" in apart
+        assert "training users' data" not in apart
+        shared = search(shared_users={"heldout": 12, "test": 3456}).paragraph
+        assert "12 are also in the heldout and 3,456 are also in the test" in shared
+        assert "scores there are computed on training users' data" in shared
+        assert "costs the users of the training data no privacy" not in shared
+        unknown = search().paragraph
+        assert "was not counted" in unknown
+        assert "costs the users of the training data no privacy" not in unknown
+
+
+def test_the_delta_of_a_vocabulary_is_taken_off():
+    plain = training_search(0.5, 1e-6, 2)
+    less = training_search(0.5, 1e-6, 2, delta_of_releases=9e-7)
+    assert less.epsilon_total == pytest.approx(privacy.gaussian_epsilon(0.5**0.5, 1e-7))
+    assert less.epsilon_total > plain.epsilon_total and less.delta == plain.delta
+    assert inference_search([0.5], 1e-6, 2, delta_of_releases=1e-6).epsilon == math.inf
 
 
 @pytest.mark.parametrize(
@@ -78,6 +107,7 @@ def test_runs_without_noise_have_no_guarantee_to_weaken():
         inference_search([0.5, math.inf], 1e-6, 3),
     ):
         assert "guarantee" in cost.paragraph and "inf" not in cost.paragraph.split()
+        assert "known noise seed" in cost.paragraph
         found = json.loads(json.dumps(cost.to_json(), allow_nan=False))
         assert found["epsilon_total"] is None and found["rho_total"] is None
 

@@ -1,6 +1,7 @@
 """Sensitivities against brute force over every allowed set of rounds."""
 
 import functools
+import importlib
 import itertools
 import math
 
@@ -20,6 +21,9 @@ from tff_agg.privacy import (
     tree_sensitivity,
 )
 from tff_agg.privacy.sensitivity import best_sum, upper_bound
+
+# The package exports the function under the module's name.
+sensitivities = importlib.import_module("tff_agg.privacy.sensitivity")
 
 
 def schemas(n):
@@ -73,10 +77,20 @@ def mechanisms(n):
     yield "honaker restarted", noise.restart_every(noise.tree("honaker", 3, True), 3)
     yield "square root", noise.banded_square_root(n)
     yield "banded", noise.banded_square_root(3)
-    yield "banded restarted", noise.restart_every(noise.banded_square_root(2), 4)
+    for bands, period in ((2, 4), (2, 3), (3, 4), (3, 5), (4, 5), (4, 7)):
+        inner = noise.banded_square_root(bands)
+        name = f"banded {bands} restarted every {period}"
+        yield name, noise.restart_every(inner, period)
+    rising = noise.restart_every(noise.banded_from([0.4, 0.8, 1.0]), 4)
+    yield "rising banded restarted", rising
+    signs = noise.restart_every(noise.banded_from([1.0, -0.6, 0.3]), 4)
+    yield "banded with signs restarted", signs
+    yield "identity restarted", noise.restart_every(noise.identity(), 3)
     yield "banded with signs", noise.banded_from([1.0, -0.6, 0.3])
     yield "blt", noise.blt_from((0.9, 0.3), (0.4, 0.3))
     yield "blt restarted", noise.restart_every(noise.blt_from((0.9,), (0.4,)), 4)
+    lower = np.tril(rng.uniform(0, 1, (5, 5))) + np.eye(5)
+    yield "dense restarted", noise.restart_every(noise.dense_from(lower), 5)
     yield "blt, optimised", noise.blt(n, 2)
     yield "banded, optimised", noise.banded(n, min(3, n))
     yield "dense, optimised", noise.dense(n)
@@ -98,6 +112,56 @@ def test_equals_brute_force_for_every_mechanism_and_schema(n):
         # Never "exact" where a bound with absolute values was taken.
         rounds_apart = (encoder.T @ encoder < -1e-12).any()
         assert got.exact or rounds_apart, where
+
+
+@functools.cache
+def allowed_signs(schema, n):
+    """Lists every allowed user who sends ±1 in its rounds, and 0 in all others."""
+    rows = []
+    for row in allowed_subsets(schema, n).astype(int):
+        choices = [(1, -1) if taken else (0,) for taken in row]
+        rows += itertools.product(*choices)
+    return np.array(rows, np.float64)
+
+
+@pytest.mark.parametrize("few", [None, 0], ids=["as it is", "no pattern is tried"])
+@pytest.mark.parametrize("n", [3, 6, 10])
+def test_exact_is_said_only_where_some_user_attains_it(n, few, monkeypatch):
+    """Users with updates ±1 stand for all: `exact` names a value that one attains.
+
+    Without patterns, as in runs that have too many of them, the bounds are all that is
+    left; they may be loose but must not call themselves exact then.
+    """
+    if few is not None:
+        monkeypatch.setattr(sensitivities, "_FEW_PATTERNS", few)
+    said = 0
+    for (name, mechanism), schema in itertools.product(mechanisms(n), schemas(n)):
+        got = sensitivity(mechanism, schema, n)
+        encoder = (mechanism.encoder or mechanism.matrix)(n)
+        gram = encoder.T @ encoder
+        users = allowed_signs(schema, n)
+        attained = math.sqrt(np.sum((users @ gram) * users, axis=1).max())
+        where = f"{name}, {schema}, {n} rounds: {got}, attained {attained}"
+        assert got.value >= attained - 1e-9, where
+        if got.exact:
+            assert got.value == pytest.approx(attained, rel=1e-9), where
+        said += got.exact
+    assert said > 100
+
+
+def test_a_restarted_banded_matrix_under_a_fixed_order():
+    """The last columns before a restart are short; a fixed order cannot avoid them."""
+    mechanism = noise.restart_every(noise.banded_square_root(4), 5)
+    got = sensitivity(mechanism, FixedEpochOrder(4), 12)
+    free = sensitivity(mechanism, MinSeparation(4), 12)
+    assert got.exact and free.exact
+    assert got.value < free.value - 1e-3
+    assert got.value == pytest.approx(
+        brute_force(mechanism.matrix(12), FixedEpochOrder(4))
+    )
+    # A user of few epochs picks the best of them.
+    one = sensitivity(mechanism, FixedEpochOrder(4, 1), 12)
+    assert one.value == pytest.approx(np.linalg.norm(mechanism.matrix(12)[:, 0]))
 
 
 def test_real_users_never_exceed_it():

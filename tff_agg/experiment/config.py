@@ -7,7 +7,7 @@ fields of its own by inheriting from `TrainConfig`.
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from tff_agg import averaging, noise, privacy
@@ -210,8 +210,13 @@ class TrainConfig:
         made = _BUILD_MECHANISM[self.mechanism](self, rounds)
         return noise.restart_every(made, rounds) if rounds < self.rounds else made
 
-    def build_plan(self) -> privacy.Plan:
-        """Returns the privacy plan; calibrates the noise where ε was given."""
+    def build_plan(self, releases: Sequence[privacy.Release] = ()) -> privacy.Plan:
+        """Returns the privacy plan; calibrates the noise where ε was given.
+
+        Args:
+          releases: What was released about the users before training, such as a
+            vocabulary.
+        """
         rest: dict[str, Any] = {
             "clip_norm": self.clip_norm,
             "cohort_size": self.clients_per_round,
@@ -219,6 +224,8 @@ class TrainConfig:
             "mechanism": self.build_mechanism(),
             "participation": self.build_participation(),
             "delta": self.delta,
+            "releases": tuple(releases),
+            "noise_seed_is_known": self.insecure_noise_seed is not None,
         }
         if self.epsilon is not None:
             return privacy.Plan.for_epsilon(self.epsilon, **rest)

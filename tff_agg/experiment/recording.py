@@ -98,7 +98,7 @@ class Recorder:
 
     def start(self, done: int, past: Sequence[loop.Past]) -> None:
         """Makes tables and event files say what the ledger says, and opens them."""
-        rows = [_row(p.round, p.metrics, p.told["epsilon"]) for p in past]
+        rows = [_row(p.round, p.metrics, p.told["epsilon_so_far"]) for p in past]
         if rows:
             self._open_metrics(rows)
         timing = [{"round": p.round, "seconds": p.seconds} for p in past]
@@ -131,7 +131,7 @@ class Recorder:
         facts = self._scalars(row, scores)
         self._events.write(done, facts)
         self._observer.on_round(done, facts)
-        return {"epsilon": spent, "validation": scores}
+        return {"epsilon_so_far": spent, "validation": scores}
 
     def _open_metrics(
         self, rows: list[dict[str, Any]], columns: list[str] | None = None
@@ -185,19 +185,20 @@ class Recorder:
         self._observer.on_end(outcome)
         return outcome
 
-    def _spent(self, done: int) -> float:
+    def _spent(self, done: int) -> float | str:
         """Returns the ε of the rounds so far, from a ρ rounded up to three digits.
+
+        It is for a stopping round that was fixed in advance, and "none" where the run
+        has no guarantee.
 
         The tight conversion takes a tenth of a second: few different ρ, few of them.
         """
+        if self._plan.no_guarantee:
+            return "none"
         rho = self._plan.rho_after(done)
-        if not 0 < rho < math.inf:
-            return rho
         digit = 10.0 ** (math.floor(math.log10(rho)) - 2)
         rounded = math.ceil(rho / digit) * digit
-        return min(
-            privacy.gaussian_epsilon_of(rounded, self._plan.delta), self._plan.epsilon
-        )
+        return min(self._plan.epsilon_of(rounded), self._plan.epsilon)
 
     def _score_rows(self, done: int, scores: ScoresOfBoth) -> list[dict[str, Any]]:
         """Returns the rows of validation.csv or test.csv."""
@@ -222,6 +223,6 @@ class Recorder:
         return facts
 
 
-def _row(done: int, metrics: Mapping[str, Any], spent: float) -> dict[str, Any]:
+def _row(done: int, metrics: Mapping[str, Any], spent: float | str) -> dict[str, Any]:
     """Returns a round's row of metrics.csv."""
-    return {"round": done, **metrics, "epsilon": spent}
+    return {"round": done, **metrics, "epsilon_so_far": spent}

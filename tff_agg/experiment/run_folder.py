@@ -10,7 +10,6 @@ from typing import Any
 from pds import sampler
 from tff_agg import files, privacy
 from tff_agg.experiment import identity, ledger
-from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.task import Task
 
 
@@ -96,7 +95,8 @@ def write_report(
         plan,
         rounds_done=rounds_done,
         sampler_checked=True,
-        extra_assumptions=_assumptions(task.config),
+        also_not_covered=task.not_covered(),
+        shared_users=task.shared_users(),
         run={"clients": cohorts.describe(), "data": task.fingerprint[:16]},
         # What searches have entered stays.
         searches=privacy.searches_of(folder),
@@ -121,16 +121,6 @@ def saved_config(folder: pathlib.Path) -> dict[str, Any]:
     if not isinstance(saved, dict):
         raise ValueError(f"{path} is damaged: it holds no object")
     return saved
-
-
-def _assumptions(config: TrainConfig) -> list[str]:
-    """What this run assumes beyond every run's assumptions."""
-    if config.insecure_noise_seed is None:
-        return []
-    return [
-        "VOID: the noise was drawn from a seed written in the run's configuration, so "
-        "anybody can subtract it. The figures above hold only for a secret seed."
-    ]
 
 
 def environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ import numpy as np
 from absl import flags
 
 from pds import groups as populations
+from tff_agg import privacy
 from tff_agg.experiment import config as configs
 from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge, accuracy_judge
 from tff_agg.recycling.outputs import Predictions
@@ -101,13 +102,17 @@ class Task(abc.ABC):
             f"pds: the task {self.package!r} names no two groups to shift between"
         )
 
-    def overlap(self) -> dict[str, int] | None:
+    def shared_users(self) -> Mapping[str, int] | None:
         """Counts users of training in each evaluation split; None where not known."""
         return None
 
-    def data_guarantee(self) -> Any:
-        """Returns what preparing the data has cost in privacy; None for nothing."""
-        return None
+    def releases(self) -> Sequence[privacy.Release]:
+        """Returns what preparing the data has released under differential privacy."""
+        return ()
+
+    def not_covered(self) -> Sequence[str]:
+        """Says what about the data no guarantee covers, for the privacy report."""
+        return ()
 
     # The model.
 

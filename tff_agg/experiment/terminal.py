@@ -43,18 +43,26 @@ def percent(share: float, digits: int = 2) -> str:
 
 def plan_table(plan: privacy.Plan) -> str:
     """Lays the privacy plan out, both readings of the noise multiplier with it."""
+    kind = "exact" if plan.sensitivity.exact else "upper bound"
+    sensitivity = f"{kind}; {plan.sensitivity.method}"
     rows = [
         ["unit and adjacency", plan.adjacency],
         ["participation", plan.participation.describe()],
         ["mechanism", plan.mechanism.name],
-        ["sensitivity", f"{plan.sensitivity.value:.4f} ({plan.sensitivity.method})"],
+        ["sensitivity", f"{plan.sensitivity.value:.4f} ({sensitivity})"],
         ["clip norm", f"{plan.clip_norm:g}"],
         ["noise multiplier", f"{plan.noise_multiplier:.6g} of the whole sensitivity"],
         ["noise on the sum", f"standard deviation {plan.noise_stddev:.4g}"],
-        ["ρ (zCDP)", f"{plan.rho:.4g}"],
-        [f"ε at δ = {plan.delta:g}", f"{plan.epsilon:.4g}"],
     ]
-    if plan.noise_multiplier > 0 and plan.mechanism.forest is not None:
+    rows += [
+        [f"ρ of the {release.name}", f"{release.rho:.4g}, δ = {release.delta:g}"]
+        for release in plan.releases
+    ]
+    rows += [
+        ["ρ (zCDP)", plan.no_guarantee or f"{plan.rho:.4g}"],
+        [f"ε at δ = {plan.delta:g}", plan.no_guarantee or f"{plan.epsilon:.4g}"],
+    ]
+    if not plan.no_guarantee and plan.mechanism.forest is not None:
         rows.append(
             ["if read per tree node", f"ρ would be {plan.rho_if_read_as_per_node:.4g}"]
         )
@@ -98,7 +106,8 @@ class ProgressBar(Observer):
         if self._value is not None:
             metric = self._metrics[0]
             shown[f"validation {metric.label}"] = metric.show(self._value)
-        shown["ε"] = f"{facts['epsilon']:.2f}"
+        spent = facts.get("epsilon_so_far")
+        shown["ε so far"] = "none" if spent is None else f"{spent:.2f}"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
 

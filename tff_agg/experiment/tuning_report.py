@@ -7,7 +7,7 @@ import math
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
@@ -30,8 +30,13 @@ def training_cost(
     found = [g for g in map(_guarantee, folders) if g is not None]
     if not found:
         return None
-    rhos, deltas = zip(*found, strict=True)
-    return privacy.training_search(max(rhos), min(deltas), runs)
+    return privacy.training_search(
+        max(one.rho for one in found),
+        min(one.delta for one in found),
+        runs,
+        delta_of_releases=_released(found),
+        shared_users=_shared(found),
+    )
 
 
 def inference_cost(
@@ -50,17 +55,63 @@ def inference_cost(
     known = [g for g in found if g is not None]
     if not known or len(known) < len(found):
         return None
-    rhos, deltas = zip(*known, strict=True)
-    return privacy.inference_search(rhos, min(deltas), points)
+    return privacy.inference_search(
+        [one.rho for one in known],
+        min(one.delta for one in known),
+        points,
+        delta_of_releases=_released(known),
+        shared_users=_shared(known),
+    )
 
 
-def _guarantee(folder: pathlib.Path) -> tuple[float, float] | None:
-    """Returns ρ (infinity without noise) and δ of a run's report, if it has one."""
+class _Guarantee(NamedTuple):
+    """What a run's report says.
+
+    Attributes:
+      data: Names the data; runs on the same data share what was released before them.
+      rho: ρ, infinity without a guarantee.
+      delta: δ.
+      delta_of_releases: The part of δ that the releases before training take up.
+      shared_users: How many users of each evaluation set are training users, or None.
+    """
+
+    data: str
+    rho: float
+    delta: float
+    delta_of_releases: float
+    shared_users: dict[str, int] | None
+
+
+def _guarantee(folder: pathlib.Path) -> _Guarantee | None:
+    """Reads a run's report, if it has one."""
     path = folder / "privacy_report.json"
     if not path.exists():
         return None
-    found = json.loads(path.read_text("utf-8"))["guarantee"]
-    return math.inf if found["rho"] is None else found["rho"], found["delta"]
+    content = json.loads(path.read_text("utf-8"))
+    found = content["guarantee"]
+    return _Guarantee(
+        data=content["run"].get("data", str(folder)),
+        rho=math.inf if found["rho"] is None else found["rho"],
+        delta=found["delta"],
+        delta_of_releases=found.get("delta_of_releases", 0.0),
+        shared_users=content.get("evaluation", {}).get("users_shared_with_training"),
+    )
+
+
+def _released(found: Sequence[_Guarantee]) -> float:
+    """Adds up the δ of releases, once for each data set."""
+    return math.fsum({one.data: one.delta_of_releases for one in found}.values())
+
+
+def _shared(found: Sequence[_Guarantee]) -> dict[str, int] | None:
+    """Returns the largest numbers of shared users; None if one run does not say."""
+    names: dict[str, int] = {}
+    for one in found:
+        if one.shared_users is None:
+            return None
+        for name, users in one.shared_users.items():
+            names[name] = max(users, names.get(name, 0))
+    return names
 
 
 def tell_runs(

@@ -15,6 +15,7 @@ from tff_agg.privacy.accounting import (
     gaussian_epsilons,
     rho,
 )
+from tff_agg.privacy.cohorts import ParticipationError
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,
@@ -23,8 +24,10 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
+from tff_agg.privacy.releases import Release
 from tff_agg.privacy.report import add_search, searches_of, write_report
 from tff_agg.privacy.searches import SearchCost, inference_search, training_search
+from tff_agg.privacy.selection import KeySelection
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity
 from tff_agg.privacy.tf_privacy import (
     noise_multiplier_from_per_node,
@@ -36,9 +39,12 @@ __all__ = [
     "AtMostOnce",
     "Epsilons",
     "FixedEpochOrder",
+    "KeySelection",
     "MinSeparation",
     "Participation",
+    "ParticipationError",
     "Plan",
+    "Release",
     "SearchCost",
     "Sensitivity",
     "add_search",

@@ -3,12 +3,21 @@
 A schema is a promise about the sampler, and the unit of the promise is the user. The
 sensitivity of a mechanism, and with it the noise, is computed for the worst set of
 rounds that the schema allows.
+
+Each schema enforces itself (`may_join`, which a sampler asks before it draws) and
+checks itself (`violation`, which looks at what a sampler did). The two share no code,
+so that a mistake in one is found by the other.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
+
+# So long before every round that no separation reaches back to it.
+NEVER = -(1 << 40)
 
 
 def _check_count(name: str, value: Any) -> None:
@@ -21,6 +30,56 @@ def _check_rounds(rounds: int) -> None:
     _check_count("rounds", rounds)
 
 
+def _twice(rounds: Sequence[int]) -> str | None:
+    """Says which round occurs twice, if one does; `rounds` ascend."""
+    for i, j in itertools.pairwise(rounds):
+        if i == j:
+            return f"is in the cohort of round {i} twice"
+    return None
+
+
+def _too_often(rounds: Sequence[int], most: int | None) -> str | None:
+    """Says that there are more rounds than `most`, if there are."""
+    if most is None or len(rounds) <= most:
+        return None
+    return f"takes part {len(rounds)} times, allowed are {most}"
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What some users did before a round, an entry a user.
+
+    Attributes:
+      first: The first round of each; `NEVER` where there was none.
+      last: The last round of each; `NEVER` where there was none.
+      times: How often each took part.
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    times: np.ndarray
+
+    @classmethod
+    def empty(cls, users: int) -> "History":
+        """Returns the history of users who have not taken part yet."""
+        never = np.full(users, NEVER, np.int64)
+        return cls(never, never.copy(), np.zeros(users, np.int64))
+
+    def of(self, users: np.ndarray) -> "History":
+        """Returns the entries of some users."""
+        return History(self.first[users], self.last[users], self.times[users])
+
+    def note(self, users: np.ndarray, t: int) -> None:
+        """Notes, in place, that users take part in round `t`."""
+        self.first[users] = np.where(self.times[users] == 0, t, self.first[users])
+        self.last[users] = t
+        self.times[users] += 1
+
+
+def _or_unlimited(most: int | None) -> int:
+    return np.iinfo(np.int64).max if most is None else most
+
+
 @dataclasses.dataclass(frozen=True)
 class AtMostOnce:
     """A user takes part in at most one round of the whole run.
@@ -29,6 +88,11 @@ class AtMostOnce:
       >>> AtMostOnce().largest(2000)
       1
     """
+
+    @property
+    def cycle(self) -> int | None:
+        """After how many rounds the same users come again; None if in no order."""
+        return None
 
     def largest(self, rounds: int) -> int:
         """Returns the most participations one user can have in `rounds`."""
@@ -50,9 +114,25 @@ class AtMostOnce:
         _check_rounds(rounds)
         return ((i,) for i in range(rounds))
 
+    def may_join(self, t: int, history: "History") -> np.ndarray:
+        """Tells which users may take part in round `t`, given what they did before."""
+        return history.times == 0
+
+    def violation(self, rounds: Sequence[int]) -> str | None:
+        """Says how one user's rounds break the schema; None if they keep it.
+
+        Args:
+          rounds: The user's rounds in ascending order.
+        """
+        if len(rounds) > 1:
+            return _twice(rounds) or (
+                f"of round {rounds[0]} takes part again, in round {rounds[1]}"
+            )
+        return None
+
     def allows(self, participations: Sequence[int]) -> bool:
         """Tells whether one user may take part in exactly these rounds."""
-        return len(participations) <= 1
+        return self.violation(sorted(participations)) is None
 
     def describe(self) -> str:
         """Says the promise in words."""
@@ -86,6 +166,11 @@ class MinSeparation:
         _check_count("separation", self.separation)
         if self.max_participations is not None:
             _check_count("max_participations", self.max_participations)
+
+    @property
+    def cycle(self) -> int | None:
+        """After how many rounds the same users come again; None if in no order."""
+        return None
 
     def largest(self, rounds: int) -> int:
         """Returns the most participations; refuses a claim that cannot fit."""
@@ -128,13 +213,31 @@ class MinSeparation:
 
         return extend(())
 
+    def may_join(self, t: int, history: "History") -> np.ndarray:
+        """Tells which users may take part in round `t`, given what they did before."""
+        return (t - history.last >= self.separation) & (
+            history.times < _or_unlimited(self.max_participations)
+        )
+
+    def violation(self, rounds: Sequence[int]) -> str | None:
+        """Says how one user's rounds break the schema; None if they keep it.
+
+        Args:
+          rounds: The user's rounds in ascending order.
+        """
+        if (found := _twice(rounds)) is not None:
+            return found
+        for i, j in itertools.pairwise(rounds):
+            if j - i < self.separation:
+                return (
+                    f"of round {i} is back before {self.separation} rounds, in round "
+                    f"{j}"
+                )
+        return _too_often(rounds, self.max_participations)
+
     def allows(self, participations: Sequence[int]) -> bool:
         """Tells whether one user may take part in exactly these rounds."""
-        ordered = sorted(participations)
-        limit = self.max_participations
-        return (limit is None or len(ordered) <= limit) and all(
-            b - a >= self.separation for a, b in itertools.pairwise(ordered)
-        )
+        return self.violation(sorted(participations)) is None
 
     def describe(self) -> str:
         """Says the promise in words."""
@@ -181,6 +284,11 @@ class FixedEpochOrder:
         if self.epochs is not None:
             _check_count("epochs", self.epochs)
 
+    @property
+    def cycle(self) -> int | None:
+        """After how many rounds the same users come again; None if in no order."""
+        return self.epoch_length
+
     def largest(self, rounds: int) -> int:
         """Returns the most participations; refuses a claim that cannot fit."""
         _check_rounds(rounds)
@@ -212,12 +320,32 @@ class FixedEpochOrder:
             own = range(start, rounds, self.epoch_length)
             yield from itertools.combinations(own, min(limit, len(own)))
 
+    def may_join(self, t: int, history: "History") -> np.ndarray:
+        """Tells which users may take part in round `t`, given what they did before."""
+        return (history.times == 0) | (
+            (t > history.last)
+            & ((t - history.first) % self.epoch_length == 0)
+            & (history.times < _or_unlimited(self.epochs))
+        )
+
+    def violation(self, rounds: Sequence[int]) -> str | None:
+        """Says how one user's rounds break the schema; None if they keep it.
+
+        Args:
+          rounds: The user's rounds in ascending order.
+        """
+        if (found := _twice(rounds)) is not None:
+            return found
+        for i in rounds[1:]:
+            if i % self.epoch_length != rounds[0] % self.epoch_length:
+                return (
+                    f"of round {rounds[0]} changes its round of the epoch, in round {i}"
+                )
+        return _too_often(rounds, self.epochs)
+
     def allows(self, participations: Sequence[int]) -> bool:
         """Tells whether one user may take part in exactly these rounds."""
-        distinct = len(set(participations)) == len(participations)
-        few = self.epochs is None or len(participations) <= self.epochs
-        one_place = len({i % self.epoch_length for i in participations}) <= 1
-        return distinct and few and one_place
+        return self.violation(sorted(participations)) is None
 
     def describe(self) -> str:
         """Says the promise in words."""
@@ -237,6 +365,16 @@ class FixedEpochOrder:
 
 
 Participation = AtMostOnce | MinSeparation | FixedEpochOrder
+
+
+def check_schema(schema: Any) -> Participation:
+    """Returns the schema; refuses what is none."""
+    if not isinstance(schema, Participation):
+        raise TypeError(
+            "participation must be AtMostOnce, MinSeparation or FixedEpochOrder, "
+            f"got {schema!r}"
+        )
+    return schema
 
 
 def implies(kept: Participation, claimed: Participation, rounds: int) -> bool:

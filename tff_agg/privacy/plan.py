@@ -5,31 +5,33 @@ the sampler's schema is compared with the plan's, and contradictions are refused
 anything runs.
 """
 
-import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import accounting, tf_privacy
+from tff_agg.privacy import accounting, cohorts, tf_privacy
 from tff_agg.privacy import sensitivity as sensitivities
 from tff_agg.privacy.participation import (
     AtMostOnce,
-    FixedEpochOrder,
-    MinSeparation,
     Participation,
+    check_schema,
     implies,
 )
+from tff_agg.privacy.releases import Release
 
 ADJACENCY = (
     "zero-out: two data sets are neighbours if one comes from the other by replacing "
     "all contributions of one user with zero, everything else (the rounds, the other "
     "users' cohorts and the fixed divisor) staying as it is"
 )
+
+NO_NOISE = "none: no noise is added"
+KNOWN_SEED = "none: the noise seed is known"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,7 +48,12 @@ class Plan:
         that see `from_per_node_multiplier`.
       participation: In which rounds one user may take part; once by default.
       delta: δ of the (ε, δ) figures.
-      claimed_epsilon: If given, the plan is refused when its ε is above it.
+      releases: What else was released about the same users, such as a vocabulary with
+        noise. Its ρ and δ are counted in all figures of the plan.
+      noise_seed_is_known: Whether anybody but the server can know the noise seed, as in
+        tests and demos. Such a run has no guarantee: ρ and ε are infinite, whatever the
+        noise. What the noise would be worth is `nominal_rho` and `nominal_epsilon`.
+      claimed_epsilon: If given, the plan is refused when its (nominal) ε is above it.
       claimed_sensitivity: If given, the plan is refused when the mechanism's
         sensitivity to updates of norm 1 is above it.
 
@@ -64,6 +71,8 @@ class Plan:
     noise_multiplier: float
     participation: Participation = dataclasses.field(default_factory=AtMostOnce)
     delta: float = 1e-6
+    releases: Sequence[Release] = ()
+    noise_seed_is_known: bool = False
     claimed_epsilon: float | None = None
     claimed_sensitivity: float | None = None
 
@@ -75,12 +84,8 @@ class Plan:
         accounting.check_delta(self.delta)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism, got {self.mechanism!r}")
-        schemas = (AtMostOnce, MinSeparation, FixedEpochOrder)
-        if not isinstance(self.participation, schemas):
-            raise TypeError(
-                "participation must be AtMostOnce, MinSeparation or FixedEpochOrder, "
-                f"got {self.participation!r}"
-            )
+        check_schema(self.participation)
+        _delta_left(self.delta, self.releases)
         self.mechanism.check_rounds(self.rounds)
         self.participation.largest(self.rounds)
         self._check_claims()
@@ -104,16 +109,24 @@ class Plan:
                 "use Plan.for_epsilon to find the multiplier"
             )
         # A little slack: the claim may be a figure that was itself computed here.
-        if self.epsilon > claim + 1e-5:
+        if self.nominal_epsilon > claim + 1e-5:
             raise ValueError(
                 f"noise_multiplier={self.noise_multiplier} gives epsilon="
-                f"{self.epsilon:.6g} at delta={self.delta}, above claimed_epsilon="
-                f"{claim:.6g}; use Plan.for_epsilon to find the multiplier"
+                f"{self.nominal_epsilon:.6g} at delta={self.delta}, above "
+                f"claimed_epsilon={claim:.6g}; use Plan.for_epsilon to find the "
+                "multiplier"
             )
 
     @classmethod
-    def for_epsilon(cls, epsilon: float, *, delta: float = 1e-6, **rest: Any) -> "Plan":
-        """Makes the plan with the least noise that reaches ε at δ.
+    def for_epsilon(
+        cls,
+        epsilon: float,
+        *,
+        delta: float = 1e-6,
+        releases: Sequence[Release] = (),
+        **rest: Any,
+    ) -> "Plan":
+        """Makes the plan with the least noise that reaches ε at δ, releases included.
 
         Example:
           >>> plan = Plan.for_epsilon(8.0, clip_norm=1.0, cohort_size=100,
@@ -123,8 +136,25 @@ class Plan:
         """
         if "noise_multiplier" in rest:
             raise ValueError("for_epsilon finds noise_multiplier; do not give it")
-        sigma = accounting.calibrate(epsilon, delta)
-        return cls(noise_multiplier=sigma, delta=delta, claimed_epsilon=epsilon, **rest)
+        accounting.check_delta(delta)
+        sigma = accounting.calibrate(epsilon, _delta_left(delta, releases))
+        if (spent := sum(release.rho for release in releases)) > 0:
+            whole = accounting.rho(sigma)
+            if (left := whole - spent) <= 0:
+                raise ValueError(
+                    f"epsilon={epsilon:g} at delta={delta:g} allows a rho of "
+                    f"{whole:.4g}, and {_names(releases)} spent {spent:.4g}: nothing "
+                    "is left for training; ask for a larger epsilon"
+                )
+            # Rounded up, so that the sum does not exceed ε by the last digit.
+            sigma = math.sqrt(0.5 / left) * (1 + 1e-12)
+        return cls(
+            noise_multiplier=sigma,
+            delta=delta,
+            releases=releases,
+            claimed_epsilon=epsilon,
+            **rest,
+        )
 
     @classmethod
     def from_per_node_multiplier(
@@ -170,19 +200,61 @@ class Plan:
         return ADJACENCY
 
     @property
+    def no_guarantee(self) -> str | None:
+        """Why there is no guarantee, in words; None where there is one."""
+        if self.noise_seed_is_known:
+            return KNOWN_SEED
+        return NO_NOISE if self.noise_multiplier == 0 else None
+
+    @property
     def rho(self) -> float:
-        """The ρ of zero-concentrated differential privacy, for the whole run."""
-        return accounting.rho(self.noise_multiplier)
+        """The ρ of zero-concentrated differential privacy: the run and all releases."""
+        return math.inf if self.no_guarantee else self.nominal_rho
+
+    @property
+    def nominal_rho(self) -> float:
+        """What ρ is if the noise seed is secret."""
+        return accounting.rho(self._whole_multiplier(self.noise_multiplier))
+
+    @property
+    def training_rho(self) -> float:
+        """The ρ of the run alone, without the releases before it."""
+        return math.inf if self.no_guarantee else accounting.rho(self.noise_multiplier)
 
     @functools.cached_property
     def epsilons(self) -> accounting.Epsilons:
-        """ε at `delta` for the whole run, by several conversions."""
-        return accounting.gaussian_epsilons(self.noise_multiplier, self.delta)
+        """ε at `delta` for the run and all releases, by several conversions."""
+        sigma = self._whole_multiplier(self.noise_multiplier)
+        return accounting.gaussian_epsilons(
+            0.0 if self.no_guarantee else sigma, self._delta_left
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """ε at `delta` for the run and all releases, by the tight conversion (PLD)."""
+        return math.inf if self.no_guarantee else self.nominal_epsilon
 
     @functools.cached_property
-    def epsilon(self) -> float:
-        """ε at `delta` for the whole run, by the tight conversion (PLD)."""
-        return accounting.gaussian_epsilon(self.noise_multiplier, self.delta)
+    def nominal_epsilon(self) -> float:
+        """What ε is if the noise seed is secret."""
+        sigma = self._whole_multiplier(self.noise_multiplier)
+        return accounting.gaussian_epsilon(sigma, self._delta_left)
+
+    def epsilon_of(self, rho: float) -> float:
+        """Returns ε at `delta` of a ρ that includes that of the releases."""
+        return accounting.gaussian_epsilon_of(rho, self._delta_left)
+
+    @property
+    def _delta_left(self) -> float:
+        """The part of δ that the releases leave to the noise."""
+        return _delta_left(self.delta, self.releases)
+
+    def _whole_multiplier(self, training: float) -> float:
+        """Returns the multiplier of the one Gaussian mechanism that has all the ρ."""
+        spent = sum(release.rho for release in self.releases)
+        if not spent or not training:
+            return training
+        return math.sqrt(0.5 / (accounting.rho(training) + spent))
 
     @property
     def rho_if_read_as_per_node(self) -> float:
@@ -195,36 +267,60 @@ class Plan:
         )
 
     def _multiplier_after(self, rounds: int) -> float:
-        """Returns the noise multiplier relative to what so many rounds reveal."""
+        """Returns the noise multiplier relative to what so many rounds reveal.
+
+        0 where there is no guarantee; releases are counted in.
+        """
         _check_count("rounds", rounds)
         if rounds > self.rounds:
             raise ValueError(f"the plan has {self.rounds} rounds, asked after {rounds}")
+        if self.no_guarantee:
+            return 0.0
         so_far = sensitivities.sensitivity(
             self.mechanism, self.participation.cut(rounds), rounds
         )
         # An upper bound may be looser for fewer rounds; the whole run bounds it too.
         value = min(so_far.value, self.sensitivity.value)
-        return self.noise_multiplier * self.sensitivity.value / value
+        return self._whole_multiplier(
+            self.noise_multiplier * self.sensitivity.value / value
+        )
 
     def rho_after(self, rounds: int) -> float:
-        """Returns the ρ spent when the run stops after so many rounds."""
+        """Returns the ρ spent if the run stops after so many rounds.
+
+        The number has to be fixed in advance. If the run is stopped because of what it
+        showed, its last round depends on the data, and `rho` holds.
+        """
         return accounting.rho(self._multiplier_after(rounds))
 
     def epsilon_after(self, rounds: int) -> float:
-        """Returns the ε spent when the run stops after so many rounds."""
-        return accounting.gaussian_epsilon(self._multiplier_after(rounds), self.delta)
+        """Returns the ε spent if the run stops after so many rounds, fixed in advance.
+
+        As for `rho_after`: otherwise `epsilon` holds.
+        """
+        sigma = self._multiplier_after(rounds)
+        return accounting.gaussian_epsilon(sigma, self._delta_left)
 
     def check_sampler(self, sampler: Any) -> None:
         """Refuses a sampler that does not keep what this plan counts on.
 
         Args:
-          sampler: Has `participation` (its schema), `rounds`, `cohort_size` and, if
-            its cohorts are to be looked at as well, `users(round)`.
+          sampler: Has `participation` (its schema), `rounds`, `cohort_size` and
+            `users(round)`, the users of a round's cohort.
 
         Raises:
-          ValueError: The sampler's schema allows more than the plan's, its run is
-            shorter, its cohort size is not the plan's, or a cohort breaks the schema.
+          ValueError: The sampler cannot list its users, its schema allows more than
+            the plan's, its run is shorter, its cohort size is not the plan's, or a
+            cohort breaks the schema.
         """
+        needed = ("participation", "rounds", "cohort_size", "users")
+        if missing := [name for name in needed if not hasattr(sampler, name)]:
+            raise ValueError(
+                f"the sampler {type(sampler).__name__} has no {', '.join(missing)}: "
+                "a plan accepts a sampler only after looking at all its cohorts, for "
+                "which it needs `participation`, `rounds`, `cohort_size` and "
+                "`users(round)`"
+            )
         if not implies(sampler.participation, self.participation, self.rounds):
             raise ValueError(
                 f"the sampler keeps {sampler.participation}, which allows more than "
@@ -239,35 +335,31 @@ class Plan:
                 f"the sampler draws cohorts of {sampler.cohort_size}, the plan divides "
                 f"by {self.cohort_size}"
             )
-        if hasattr(sampler, "users"):
-            self.check_cohorts(sampler.users(t) for t in range(self.rounds))
+        self.check_cohorts(sampler.users(t) for t in range(self.rounds))
 
-    def check_cohorts(self, cohorts: Iterable[Any]) -> None:
+    def check_cohorts(self, users: Iterable[Any]) -> None:
         """Refuses cohorts, given round by round, that break the schema.
 
         Raises:
-          ValueError: Names the user and its rounds.
+          cohorts.ParticipationError: Names the user and its rounds.
         """
-        rounds_of: dict[Any, list[int]] = collections.defaultdict(list)
-        for t, users in enumerate(cohorts):
-            for user in np.asarray(users).tolist():
-                rounds_of[user].append(t)
-        for user, rounds in rounds_of.items():
-            twice = len(set(rounds)) < len(rounds)
-            if twice or not self.participation.allows(rounds):
-                raise ValueError(
-                    f"user {user!r} takes part in rounds {rounds[:20]}, but the plan "
-                    f"counts on this: {self.participation.describe()}"
-                )
+        cohorts.check_cohorts(self.participation, users)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the plan and its guarantee as JSON values; infinity is None."""
+        """Returns the plan and its guarantee as JSON values; infinity is None.
+
+        Without a guarantee, because no noise is added or because its seed is known, all
+        ρ and ε are None.
+        """
         epsilons = {key: _finite(x) for key, x in self.epsilons._asdict().items()}
         return {
             "rho": _finite(self.rho),
+            "training_rho": _finite(self.training_rho),
             "epsilon": _finite(self.epsilon),
             "delta": self.delta,
             "noise_multiplier": self.noise_multiplier,
+            "noise_seed_is_known": self.noise_seed_is_known,
+            "releases": [release.to_json() for release in self.releases],
             "sensitivity": self.sensitivity.value,
             "sensitivity_is_exact": self.sensitivity.exact,
             "sensitivity_method": self.sensitivity.method,
@@ -280,8 +372,25 @@ class Plan:
             "mechanism_parameters": dict(self.mechanism.parameters),
             "participation": self.participation.to_json(),
             "adjacency": self.adjacency,
-            "rho_if_read_as_per_node_multiplier": _finite(self.rho_if_read_as_per_node),
+            "rho_if_read_as_per_node_multiplier": None
+            if self.no_guarantee
+            else _finite(self.rho_if_read_as_per_node),
         }
+
+
+def _delta_left(delta: float, releases: Sequence[Release]) -> float:
+    """Returns the part of δ that releases leave; refuses a δ that they use up."""
+    left = delta - math.fsum(release.delta for release in releases)
+    if left <= 0:
+        raise ValueError(
+            f"delta={delta:g} must be above the delta of what was released before: "
+            + ", ".join(f"{r.name} {r.delta:g}" for r in releases)
+        )
+    return left
+
+
+def _names(releases: Sequence[Release]) -> str:
+    return ", ".join(release.name for release in releases)
 
 
 def _finite(value: float) -> float | None:

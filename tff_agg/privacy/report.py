@@ -17,7 +17,7 @@ from typing import Any
 
 from tff_agg import files
 from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.searches import SearchCost
+from tff_agg.privacy.searches import SearchCost, shared_users_in_words
 
 ENFORCED = (
     "Each user's update is clipped to the clip norm before it is added to the sum.",
@@ -44,9 +44,14 @@ NOT_COVERED = (
     "generator itself are outside the proof.",
     "Secret sampling: the figures hold even if everybody knows who took part in which "
     "round; nothing is gained from amplification by sampling.",
-    "Data used for choosing the vocabulary, for evaluation and for counts of users or "
-    "examples, unless noise was added to them.",
+    "Anything made from users' data before training, such as a vocabulary, unless it "
+    "is listed under Releases before training.",
+    "Data used for evaluation and for counts of users or examples: no noise is added.",
     "Metrics that the server computes from users' data without noise.",
+)
+SO_FAR = (
+    "Figures after some rounds are for a stopping round that was fixed in advance. If "
+    "a run is stopped because of what it showed, the figures of the whole plan hold."
 )
 
 
@@ -57,6 +62,8 @@ def report(
     sampler_checked: bool = False,
     released: str = "the model after every round, and everything computed from these",
     extra_assumptions: Sequence[str] = (),
+    also_not_covered: Sequence[str] = (),
+    shared_users: Mapping[str, int] | None = None,
     run: Mapping[str, Any] | None = None,
     searches: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -69,6 +76,9 @@ def report(
       sampler_checked: Whether `plan.check_sampler` accepted the run's sampler.
       released: What leaves the server.
       extra_assumptions: Further sentences on what is assumed.
+      also_not_covered: Further sentences on what is not covered.
+      shared_users: For each set of data that models are scored on ('heldout', 'test'),
+        how many of its users are users of the training data; None if not counted.
       run: Anything that identifies the run (name, commit, time).
       searches: The searches that have looked at the run, see `searches_of`.
 
@@ -79,23 +89,37 @@ def report(
     whole = plan.to_json()
     enforced = list(ENFORCED)
     assumed = [*ASSUMED, *extra_assumptions]
+    if plan.noise_seed_is_known:
+        assumed.insert(
+            0,
+            "VOID: the noise was drawn from a known seed, so that anybody can subtract "
+            "it. What follows is assumed of runs with a secret seed.",
+        )
     schema = f"Participation: {plan.participation.describe()}."
     if sampler_checked:
         enforced.append(schema + " The sampler's cohorts were checked against it.")
     else:
         assumed.append(schema + " No sampler was checked against it.")
-    private = plan.noise_multiplier > 0
     return {
         "run": dict(run or {}),
         "setting": "central differential privacy, user level, federated training",
         "guarantee": {
-            "statement": _statement(plan) if private else "none: no noise is added",
+            "statement": plan.no_guarantee or _statement(plan),
             "rho": whole["rho"],
             "epsilon": whole["epsilon"],
             "delta": plan.delta,
+            "delta_of_releases": math.fsum(r.delta for r in plan.releases),
             "rounds_planned": plan.rounds,
             "rounds_done": rounds_done,
             **_so_far(plan, rounds_done),
+            "so_far": SO_FAR,
+        },
+        "releases": [release.to_json() for release in plan.releases],
+        "evaluation": {
+            "users_shared_with_training": None
+            if shared_users is None
+            else dict(shared_users),
+            "statement": shared_users_in_words(shared_users),
         },
         "unit": "one user: all contributions of a user id over the whole run",
         "adjacency": plan.adjacency,
@@ -109,7 +133,7 @@ def report(
         "plan": whole,
         "enforced": enforced,
         "assumed": assumed,
-        "not_covered": list(NOT_COVERED),
+        "not_covered": [*NOT_COVERED, *also_not_covered],
         "tuning": dict(searches or {}),
     }
 
@@ -130,10 +154,21 @@ def _or_none(value: float) -> float | None:
 
 
 def _statement(plan: Plan) -> str:
-    """Says the guarantee in one sentence."""
+    """Says the guarantee in a sentence or two."""
+    if not plan.releases:
+        return (
+            f"The {plan.rounds} rounds together satisfy {plan.rho:.4g}-zCDP, and "
+            f"({plan.epsilon:.4g}, {plan.delta:g})-differential privacy, for one user."
+        )
+    names = ", ".join(f"the {release.name}" for release in plan.releases)
+    parts = " + ".join(f"{r.rho:.4g} ({r.name})" for r in plan.releases)
+    off = math.fsum(release.delta for release in plan.releases)
     return (
-        f"The {plan.rounds} rounds together satisfy {plan.rho:.4g}-zCDP, and "
-        f"({plan.epsilon:.4g}, {plan.delta:g})-differential privacy, for one user."
+        f"The {plan.rounds} rounds and {names} together satisfy "
+        f"({plan.epsilon:.4g}, {plan.delta:g})-differential privacy for one user. "
+        f"Their ρ is {plan.rho:.4g} = {plan.training_rho:.4g} (training) + {parts}; it "
+        f"holds except with a probability of {off:g}, and ε is computed for what that "
+        "leaves of δ."
     )
 
 
@@ -161,6 +196,7 @@ def markdown(content: Mapping[str, Any]) -> str:
             "This page was written while the run was under way: how many of the "
             f"{planned} planned rounds are done is in the run's `ledger.jsonl`.",
         ]
+    lines += ["", guarantee.get("so_far", SO_FAR)]
     lines += ["", "ε of the whole plan by conversion:", ""]
     conversions = content["accounting"]["epsilon_by_conversion"].items()
     lines += _table(("conversion", "ε"), [(k, _say(v)) for k, v in conversions])
@@ -181,14 +217,27 @@ def markdown(content: Mapping[str, Any]) -> str:
     ]
     lines += _table(("parameter", "value"), rows)
     lines += ["", f"Accounting: {content['accounting']['method']}."]
+    lines += ["", "## Releases before training", "", *_releases(content)]
     for key, title in (
         ("enforced", "Enforced by the software"),
         ("assumed", "Assumed"),
         ("not_covered", "Not covered"),
     ):
         lines += ["", f"## {title}", "", *(f"- {item}" for item in content[key])]
+    scored_on = content.get("evaluation", {"statement": shared_users_in_words(None)})
+    lines += ["", "## Evaluation data", "", scored_on["statement"]]
     lines += ["", "## Tuning", "", *_tuning(content.get("tuning", {}))]
     return "\n".join(lines) + "\n"
+
+
+def _releases(content: Mapping[str, Any]) -> list[str]:
+    """Returns the lines on what was released before training."""
+    found = [
+        f"- {release['name']}: ρ = {_say(release['rho'])}, δ = {release['delta']:g}; "
+        f"{release['method']}. Counted in the figures above."
+        for release in content.get("releases", [])
+    ]
+    return found or ["None is counted in the figures above."]
 
 
 def _tuning(searches: Mapping[str, Any]) -> list[str]:
@@ -204,9 +253,9 @@ def _tuning(searches: Mapping[str, Any]) -> list[str]:
 
 
 def _say(value: Any) -> str:
-    """Formats a figure; None stands for infinity."""
+    """Formats a figure; None stands for no bound."""
     if value is None:
-        return "∞"
+        return "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

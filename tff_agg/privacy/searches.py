@@ -7,16 +7,46 @@ one as well: their ρ add up, and ε follows from the sum by the plan's own conv
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_agg.privacy import accounting
 
-_WITHOUT_NOISE = (
-    " Accuracies on validation and test data are computed without noise: the people "
-    "behind those data are used without privacy protection, and no figure here covers "
-    "them. On public data nothing is lost by that."
-)
+
+def shared_users_in_words(shared: Mapping[str, int] | None) -> str:
+    """Says whose data scores are computed on, and what follows for the guarantee.
+
+    Args:
+      shared: For each set of data that models are scored on, how many of its users are
+        users of the training data; None if not counted.
+
+    Example:
+      >>> shared_users_in_words({'heldout': 0, 'test': 0})[:45]
+      'No user of the training data is in the heldou'
+    """
+    without = (
+        "Scores are computed without noise: the people behind the data that models are "
+        "scored on are used without privacy protection, and no figure here covers them."
+    )
+    if shared is None:
+        return (
+            "Whether users of the training data are also in the validation or test "
+            f"data was not counted. {without} If there are such users, scores and "
+            "whatever is chosen by them depend on training users' data without noise. "
+            "On public data nothing is lost by that."
+        )
+    sets = " or ".join(f"the {name}" for name in shared)
+    if not any(shared.values()):
+        return (
+            f"No user of the training data is in {sets} data. {without} On public data "
+            "nothing is lost by that."
+        )
+    counts = " and ".join(f"{n:,} are also in the {name}" for name, n in shared.items())
+    return (
+        f"Of the users of the training data, {counts} data: scores there are computed "
+        f"on training users' data. {without} The guarantee of a run does not cover "
+        "what these scores, or a choice made by them, reveal about those users."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +81,24 @@ class SearchCost:
         return {k: None if v == math.inf else v for k, v in fields.items()}
 
 
-def training_search(rho: float, delta: float, runs: int) -> SearchCost:
+def training_search(
+    rho: float,
+    delta: float,
+    runs: int,
+    *,
+    delta_of_releases: float = 0.0,
+    shared_users: Mapping[str, int] | None = None,
+) -> SearchCost:
     """Says how a choice among several training runs weakens the guarantee.
 
     Args:
-      rho: The ρ of zCDP of one run (infinity for a run without noise).
+      rho: The ρ of zCDP of one run, releases before it included (infinity for a run
+        without a guarantee).
       delta: δ.
       runs: How many runs on the private data were looked at, failed ones included.
+      delta_of_releases: The part of δ that releases before the runs take up.
+      shared_users: For each set of data that runs were scored on, how many of its users
+        are users of the training data; None if not counted.
 
     Example:
       >>> training_search(1.0, 1e-6, runs=4).rho_total
@@ -66,14 +107,12 @@ def training_search(rho: float, delta: float, runs: int) -> SearchCost:
     if runs < 1:
         raise ValueError(f"runs={runs} must be at least 1.")
     total = runs * rho
-    each, together = (
-        accounting.gaussian_epsilon_of(rho, delta),
-        accounting.gaussian_epsilon_of(total, delta),
-    )
+    each, together = (_epsilon(x, delta, delta_of_releases) for x in (rho, total))
     if math.isinf(rho):
         text = (
-            f"The aggregation in training was chosen among {runs} runs without noise; "
-            "neither one of them nor their choice has any guarantee."
+            f"The aggregation in training was chosen among {runs} runs, of which at "
+            "least one has no guarantee (no noise, or a known noise seed); neither has "
+            "their choice."
         )
     elif runs == 1:
         text = (
@@ -91,17 +130,27 @@ def training_search(rho: float, delta: float, runs: int) -> SearchCost:
             "Where the parameters were taken over from another data set, or from the "
             "literature, the guarantee of one run holds."
         )
-    text += _WITHOUT_NOISE
+    text += " " + shared_users_in_words(shared_users)
     return SearchCost("training", runs, runs, rho, total, delta, each, together, text)
 
 
-def inference_search(rhos: Sequence[float], delta: float, points: int) -> SearchCost:
+def inference_search(
+    rhos: Sequence[float],
+    delta: float,
+    points: int,
+    *,
+    delta_of_releases: float = 0.0,
+    shared_users: Mapping[str, int] | None = None,
+) -> SearchCost:
     """Says what comparing ways to aggregate the checkpoints of finished runs means.
 
     Args:
-      rhos: The ρ of each run whose checkpoints were read.
+      rhos: The ρ of each run whose checkpoints were read, releases before it included.
       delta: δ.
       points: How many ways were compared.
+      delta_of_releases: The part of δ that releases before the runs take up.
+      shared_users: For each set of data that ways were scored on, how many of its users
+        are users of the training data; None if not counted.
 
     Example:
       >>> inference_search([1.0], 1e-6, points=52).rho_total
@@ -110,10 +159,7 @@ def inference_search(rhos: Sequence[float], delta: float, points: int) -> Search
     if not rhos:
         raise ValueError("rhos must name at least one run.")
     runs, rho, total = len(rhos), max(rhos), math.fsum(rhos)
-    each, together = (
-        accounting.gaussian_epsilon_of(rho, delta),
-        accounting.gaussian_epsilon_of(total, delta),
-    )
+    each, together = (_epsilon(x, delta, delta_of_releases) for x in (rho, total))
     read = "one private run" if runs == 1 else f"{runs} private runs"
     if math.isinf(total):
         read = "one run" if runs == 1 else f"{runs} runs"
@@ -122,24 +168,42 @@ def inference_search(rhos: Sequence[float], delta: float, points: int) -> Search
         f"validation data, over the checkpoints of {read}. "
     )
     if math.isinf(total):
-        text += "There are runs without noise among them: nothing is guaranteed."
+        text += (
+            "There are runs without a guarantee among them (no noise, or a known noise "
+            "seed): nothing is guaranteed."
+        )
     elif runs == 1:
         text += (
             f"They only read checkpoints that the run's guarantee of ε = {each:.2f} at "
-            f"δ = {delta:g} ({rho:.4g}-zCDP) covers already: this is post-processing "
-            "and costs the users of the training data no privacy, however many ways "
-            "are compared; that guarantee stands as it is. (If the run itself was "
-            "chosen among several, the figure of that search takes its place.)"
+            f"δ = {delta:g} ({rho:.4g}-zCDP) covers already: reading them is "
+            f"post-processing{_free(shared_users)}, however many ways are compared; "
+            "that guarantee stands as it is. (If the run itself was chosen among "
+            "several, the figure of that search takes its place.)"
         )
     else:
         text += (
             "The choice depends on all of these runs, so for a model that uses it the "
             "guarantee of one run is not enough: by plain composition all "
             f"{runs} together are {total:.4g}-zCDP, which is ε = {together:.2f} at "
-            f"δ = {delta:g} (one alone: ε = {each:.2f}). Beyond that the comparison is "
-            "post-processing and costs no privacy, however many ways are compared."
+            f"δ = {delta:g} (one alone: ε = {each:.2f}). Beyond that, reading the "
+            f"checkpoints is post-processing{_free(shared_users)}, however many ways "
+            "are compared."
         )
-    text += _WITHOUT_NOISE
+    text += " " + shared_users_in_words(shared_users)
     return SearchCost(
         "inference", runs, points, rho, total, delta, each, together, text
     )
+
+
+def _free(shared: Mapping[str, int] | None) -> str:
+    """Says what comparing costs training users: nothing only if none is scored on."""
+    if shared is not None and not any(shared.values()):
+        return " and costs the users of the training data no privacy"
+    return ", and costs no privacy to users on whose data nothing is scored"
+
+
+def _epsilon(rho: float, delta: float, delta_of_releases: float) -> float:
+    """Returns ε at δ, of which releases have taken a part."""
+    accounting.check_delta(delta)
+    left = delta - delta_of_releases
+    return accounting.gaussian_epsilon_of(rho, left) if left > 0 else math.inf

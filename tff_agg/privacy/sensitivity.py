@@ -80,7 +80,10 @@ def sensitivity(
         return Sensitivity(math.sqrt(norms.max()), True, "largest column")
     gram = encoder.T @ encoder
     if mechanism.bands is not None and mechanism.bands <= spacing:
-        squared = best_sum(np.diag(gram), spacing, most)
+        if (cycle := participation.cycle) is not None:
+            squared = best_sum_in_cycles(np.diag(gram), cycle, most)
+        else:
+            squared = best_sum(np.diag(gram), spacing, most)
         return Sensitivity(math.sqrt(squared), True, "banded, orthogonal columns")
     if (patterns := _few_patterns(participation, n)) is not None:
         return _over_patterns(gram, patterns)
@@ -124,6 +127,20 @@ def best_sum(values: np.ndarray, spacing: int, most: int) -> float:
       6.0
     """
     return float(_best_sums(np.asarray(values)[None, :], spacing, most)[0])
+
+
+def best_sum_in_cycles(values: np.ndarray, cycle: int, most: int) -> float:
+    """Returns the largest sum of at most `most` entries that are whole cycles apart.
+
+    Columns differ where a matrix is restarted, so the best entries that are merely far
+    enough apart need not lie in one cycle: their sum would be a bound, not attained.
+
+    Example:
+      >>> best_sum_in_cycles(np.array([3.0, 4.0, 5.0, 3.0]), cycle=2, most=2)
+      8.0
+    """
+    own = (np.asarray(values)[start::cycle] for start in range(cycle))
+    return float(max(np.sort(one)[::-1][:most].sum() for one in own))
 
 
 def _best_sums(rows: np.ndarray, spacing: int, most: int) -> np.ndarray:

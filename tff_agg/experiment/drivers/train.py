@@ -5,7 +5,8 @@ The folder of a run:
 config.json environment.json      what was run, and on what
 ledger.jsonl                      what the run is, and every round it has released
 privacy_report.md .json           the guarantee, in words and in numbers
-metrics.csv validation.csv test.csv   no test.csv if test_examples is 0
+metrics.csv validation.csv test.csv   no test.csv if test_examples is 0; ε so far in
+                                  metrics.csv is for a stopping round fixed in advance
 timing.csv                        seconds per round, apart: all else is reproducible
 tensorboard/                      the same numbers as event files
 checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStore)
@@ -72,7 +73,7 @@ def run(
     observer = observer or Observer()
     folder = pathlib.Path(out)
     members = cohorts.build_sampler(task)
-    plan = config.build_plan()
+    plan = config.build_plan(task.releases())
     plan.check_sampler(members)
     recorder = recording.Recorder(task, folder, plan, observer)
     history = run_folder.check(folder, task)

@@ -1,0 +1,159 @@
+"""Chooses the words of a vocabulary: by their counts, or by votes with noise.
+
+What a vocabulary with noise has spent is kept with it, and goes on with a preparation
+that is started over: the words that were replaced have been seen.
+"""
+
+import logging
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from stackoverflow.data import encode, votes
+from stackoverflow.data import store_manifest as manifest
+from stackoverflow.data.encode import Work
+from stackoverflow.data.vocabulary import private_top_words, top_words
+from tff_agg.privacy.releases import Release
+from tff_agg.privacy.selection import KeySelection
+
+_log = logging.getLogger(__name__)
+
+# Files of word counts are merged in groups of about this many bytes.
+_MERGE_BYTES = 1 << 25
+# What vocabularies that were replaced have spent.
+_SPENT = "spent.json"
+
+
+def choose(
+    work: Work, vocab_size: int, selection: KeySelection | None, run: Any
+) -> dict[str, Any]:
+    """Returns the words and, if they were chosen with noise, what that has spent.
+
+    Args:
+      work: The preparation, with all pieces and, for a selection, all votes.
+      vocab_size: The most words to choose.
+      selection: How to choose with noise; None counts occurrences as they are.
+      run: Maps a function over items, in several processes if need be.
+    """
+    if selection is None:
+        return _plain_words(work, vocab_size, run)
+    return _private_words(work, vocab_size, selection, run)
+
+
+def spent_before(folder: str, out: str) -> Release | None:
+    """Returns what vocabularies with noise that are to be replaced have spent.
+
+    Args:
+      folder: The folder of an unfinished preparation, perhaps.
+      out: The folder of a finished store, perhaps.
+    """
+    chosen, spent = (os.path.join(folder, n) for n in ("vocabulary.json", _SPENT))
+    unfinished = encode.read_json(chosen) if os.path.exists(chosen) else {}
+    found = [unfinished.get("release")]
+    if os.path.exists(spent):
+        # It was started over: what it has chosen since, if anything, includes this,
+        # and this includes the finished store.
+        found = [found[0] or encode.read_json(spent)]
+    elif os.path.exists(os.path.join(out, manifest.MANIFEST)):
+        found.append(manifest.read_manifest(out).get("vocabulary_release"))
+    releases = [Release.from_json(one) for one in found if one is not None]
+    return _together(releases) if releases else None
+
+
+def note_spent(folder: str, spent: Release | None) -> None:
+    """Keeps what was spent before in the folder of a preparation that starts over."""
+    if spent is not None:
+        encode.write_json(os.path.join(folder, _SPENT), spent.to_json())
+
+
+def _together(releases: list[Release]) -> Release:
+    """Returns one release that stands for several."""
+    if len(releases) == 1:
+        return releases[0]
+    return Release(
+        releases[0].name,
+        math.fsum(one.rho for one in releases),
+        math.fsum(one.delta for one in releases),
+        "; and, replaced since: ".join(one.method for one in releases),
+    )
+
+
+def _plain_words(work: Work, vocab_size: int, run: Any) -> dict[str, Any]:
+    """Chooses the most frequent words of the train split, as they are."""
+    pieces = [work.path("pieces", f"{p}.words.arrow") for p in work.pieces()]
+    counts = _merged_counts(pieces, work, run)
+    words, distinct = top_words(
+        [encode.iterate_counts(path) for path in counts], vocab_size
+    )
+    if not words:
+        raise ValueError(
+            "the train split has no words, and the vocabulary is made from it"
+        )
+    if len(words) < vocab_size:
+        _log.warning(
+            "vocab_size=%d, but the train split has only %d different words",
+            vocab_size,
+            distinct,
+        )
+    return {"words": words, "distinct": distinct}
+
+
+def _private_words(
+    work: Work, vocab_size: int, selection: KeySelection, run: Any
+) -> dict[str, Any]:
+    """Chooses words by the noisy votes of train users.
+
+    The noise is drawn once: a killed preparation reads what was chosen, and one that
+    was killed before has shown nobody anything.
+    """
+    parts = [votes.votes_path(bucket, work) for bucket in range(work.buckets)]
+    counts = _merged_counts(parts, work, run)
+    words, passed = private_top_words(
+        [encode.iterate_counts(path) for path in counts],
+        vocab_size,
+        selection,
+        # Seeded by the operating system; nobody keeps the seed.
+        np.random.default_rng(),
+    )
+    if not words:
+        raise ValueError(
+            f"no word has more than {selection.threshold:.4g} noisy votes of train "
+            "users, so that the vocabulary would be empty; use a smaller noise "
+            f"multiplier than {selection.noise_multiplier:g}, a smaller cap than "
+            f"{selection.cap}, or data of more users"
+        )
+    if len(words) < vocab_size:
+        _log.warning(
+            "vocab_size=%d, but only %d words have more than %.4g noisy votes",
+            vocab_size,
+            passed,
+            selection.threshold,
+        )
+    releases = [selection.release("vocabulary")]
+    if os.path.exists(work.path(_SPENT)):
+        releases.append(Release.from_json(encode.read_json(work.path(_SPENT))))
+    return {"words": words, "release": _together(releases).to_json()}
+
+
+def _merged_counts(paths: list[str], work: Work, run: Any) -> list[str]:
+    """Merges files of word counts in groups; returns the merged files."""
+    groups: list[list[str]] = []
+    room = 0
+    for path in paths:
+        if not groups or room < os.path.getsize(path):
+            groups.append([])
+            room = _MERGE_BYTES
+        groups[-1].append(path)
+        room -= os.path.getsize(path)
+    merged = [work.path("counts", f"{i:06d}.arrow") for i in range(len(groups))]
+    for _ in run(_merge, list(zip(groups, merged, strict=True))):
+        pass
+    return merged
+
+
+def _merge(group: tuple[list[str], str]) -> int:
+    """`encode.merge_counts` of one group."""
+    encode.merge_counts(*group)
+    return 1

@@ -1,0 +1,48 @@
+"""What else was released about the same users, to be counted with a run.
+
+A vocabulary that was chosen with noise is such a release: training uses it, so that
+its ρ and δ are part of what the run's models reveal. If each release is ρ-zCDP apart
+from an event of probability δ, all of them together have the sum of the ρ, apart from
+an event whose probability is at most the sum of the δ.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """Something published from the users' data before the run.
+
+    Attributes:
+      name: What it is, for example 'vocabulary'.
+      rho: Its ρ of zCDP, for one user's contributions set to zero.
+      delta: The probability that the ρ does not hold; taken off the run's δ.
+      method: How it was made, in words.
+
+    Example:
+      >>> Release('vocabulary', rho=0.02, delta=1e-7).to_json()['rho']
+      0.02
+    """
+
+    name: str
+    rho: float
+    delta: float = 0.0
+    method: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rho, int | float) or not 0 <= self.rho < math.inf:
+            raise ValueError(f"rho must be a finite number of at least 0: {self.rho!r}")
+        if not isinstance(self.delta, int | float) or not 0 <= self.delta < 1:
+            raise ValueError(f"delta must be at least 0 and below 1: {self.delta!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the release as JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Release":
+        """Reads back what `to_json` returned."""
+        return cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
