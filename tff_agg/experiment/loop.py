@@ -136,8 +136,9 @@ def train(
     while done < schedule.rounds:
         start = time.monotonic()
         clients = cohort(done)
-        with runtime.naming(
-            round=done, client_ids=clients.client_ids, client_costs=clients.costs
+        with (
+            runtime.naming(round=done, client_ids=clients.client_ids),
+            runtime.balancing_lanes(clients.costs),
         ):
             output = process.next(state, list(clients.data))
         state = output.state

@@ -1,7 +1,6 @@
 """What the binaries show: a progress bar, tables, and errors in plain words."""
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,20 +14,13 @@ def run_binary(main: Callable[[list[str]], int], define: Callable[[], None]) -> 
     """Runs a binary: TensorFlow first, then its flags, then `main`.
 
     TensorFlow is imported before `app.run` because, first imported inside it, it
-    compares the tensors of a traced function by identity instead of by value. It is
-    set up for lanes: products of the model's shapes are a third faster with oneDNN, one
-    thread inside an operation is best where every core has a lane, and memory is kept
-    from round to round (see docs/performance.md).
+    compares the tensors of a traced function by identity instead of by value.
     """
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     from absl import app
 
     from tff_agg import runtime
-    from tff_agg.runtime import quiet
 
-    quiet.quiet_tensorflow()
-    runtime.configure_threads()
-    runtime.keep_memory()
+    runtime.set_up_tensorflow()
     define()
     app.run(main)
 

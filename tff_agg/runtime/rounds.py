@@ -19,9 +19,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import errors, graphs, values
+from tff_agg.runtime import balancing, errors, graphs, values
 from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
-from tff_agg.runtime.layouts import Layout
 
 # The function runtime optimises every graph when it is first called: once is enough.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
@@ -56,7 +55,6 @@ class Round:
         self.state_type, self.data_type = (
             t.member for t in form.type_signature.parameter
         )
-        self._client_layout = Layout(self.data_type)
         self._prepare = Stage(form.prepare)
         self._zero = Stage(form.zero)
         sums = _SecureSums(form)
@@ -80,7 +78,7 @@ class Round:
 
     def _ingest(self, position: int, client: Any) -> list[Any]:
         try:
-            return self._client_layout.flatten(client)
+            return values.flatten(client, self.data_type)
         except (TypeError, ValueError) as error:
             raise errors.client_error(
                 position, "data", error, errors.ClientDataError
@@ -89,6 +87,7 @@ class Round:
     def _work(self, variants: list[Any], broadcast: list[Any]) -> list[Any]:
         """Returns the lanes' partial sums."""
         here: dict[int, list[Any]] = {}
+        costs = balancing.costs_of(len(variants))
 
         def start(lane: Lane) -> list[Any]:
             with tf.device(lane.device):
@@ -112,7 +111,7 @@ class Round:
             return total
 
         try:
-            return self._pool.run(len(variants), start, step, errors.client_costs())
+            return self._pool.run(len(variants), start, step, costs)
         except StepError as error:
             cause = error.__cause__ or error
             raise errors.client_error(error.position, "work", cause) from cause
