@@ -24,18 +24,19 @@ _BENCH = flags.DEFINE_string("bench_dir", None, "Where workload.py is.")
 
 def main(argv: list[str]) -> None:
     del argv
+    from tff_agg import runtime
+
+    runtime.set_up_tensorflow(intra_op=_INTRA.value, inter_op=_INTER.value)
     import numpy as np
     import tensorflow as tf
 
     from stackoverflow.model import local_training as trainer
     from stackoverflow.model import next_word as model
-    from tff_agg import averaging, noise, privacy, runtime
+    from tff_agg import averaging, noise, privacy
     from tff_agg.learning import process
 
     folder = pathlib.Path(_BENCH.value or round_workload.default_folder())
     workload = round_workload.load(folder)
-    runtime.configure_threads(intra_op=_INTRA.value, inter_op=_INTER.value)
-    runtime.keep_memory()
     runtime.use("local", lanes=_LANES.value)
     config = model.ModelConfig(
         vocab_size=workload.VOCAB - 4,
@@ -65,22 +66,26 @@ def main(argv: list[str]) -> None:
 
     def rounds(clients):
         nonlocal state
-        seconds = []
+        seconds, of_cpu = [], []
         for _ in range(_ROUNDS.value):
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             state = training.next(state, clients).state
             # The first weights may be there before the last ones.
             tf.nest.map_structure(np.asarray, state.global_model_weights.trainable)
             seconds.append(time.perf_counter() - start)
-        return seconds
+            of_cpu.append(time.process_time() - cpu_start)
+        return seconds, of_cpu
 
-    with_clients = rounds(data)
+    with_clients, cpu_with_clients = rounds(data)
     # One client without rows: what is left is the server's part.
+    server, cpu_server = rounds(idle)
     print(
         json.dumps(
             {
                 "rounds": with_clients,
-                "server": rounds(idle),
+                "server": server,
+                "cpu_rounds": cpu_with_clients,
+                "cpu_server": cpu_server,
                 "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 / 2**20,
             }

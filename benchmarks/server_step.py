@@ -133,11 +133,8 @@ def start(row: str) -> Callable[[], float]:
 
 def _set_up() -> None:
     from tff_agg import runtime
-    from tff_agg.runtime import quiet
 
-    quiet.quiet_tensorflow()
-    runtime.configure_threads()
-    runtime.keep_memory()
+    runtime.set_up_tensorflow()
     runtime.use("local")
 
 

@@ -361,11 +361,6 @@ def define_flags(values: flags.FlagValues) -> None:
     define("integer", "users", DemoConfig.users, "users in the embedded data")
     text = "ε that the noise is made for (known seeds)"
     define("float", "epsilon", DemoConfig.epsilon, text)
-        "float",
-        "epsilon",
-        DemoConfig.epsilon,
-        "ε that the noise is made for (known seeds)",
-    )
     define("enum", "only", "", ["", *TRAININGS], "train these runs, report nothing")
 
 

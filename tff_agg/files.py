@@ -61,8 +61,8 @@ def explain(error: OSError) -> str:
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Gives an OSError from inside the file's name, where it has none.
+def path_in_errors(path: str | os.PathLike) -> Iterator[None]:
+    """Puts the file's path into an OSError from inside the block that has none.
 
     Opening a file tells its name; writing to it, and making it durable, does not.
     """
@@ -98,7 +98,7 @@ def replacing(
       ...   file.write(b'a,b')
     """
     target = os.fspath(path)
-    with naming(target):
+    with path_in_errors(target):
         if many_writers:
             name = f".{os.path.basename(target)}.{uuid.uuid4().hex}.new"
             temporary = os.path.join(os.path.dirname(target), name)

@@ -27,9 +27,7 @@ AVERAGERS = {
     "ema_from_4": averaging.starting_at(4, averaging.ema(decay=0.8)),
     "uta9_from_0": averaging.starting_at(0, averaging.uta(9)),
 }
-BLOCKS = {f"uta{k}_blocks": k for k in (5, 6, 8)}
-AVERAGERS |= {name: averaging.uta(k) for name, k in BLOCKS.items()}
-WINDOWS = BLOCKS | {"last": 1, "uta1": 1, "uta3": 3, "uta9": 9, "uta3_from_4": 3}
+WINDOWS = {"last": 1, "uta1": 1, "uta3": 3, "uta9": 9, "uta3_from_4": 3}
 
 every_averager = pytest.mark.parametrize("name", AVERAGERS)
 

@@ -101,14 +101,14 @@ def test_a_missing_folder_is_named(tmp_path):
     assert str(tmp_path / "none") in str(caught.value)
 
 
-def test_naming_keeps_a_name_that_is_there():
-    with pytest.raises(OSError) as caught, files.naming("mine"):
+def test_a_path_that_is_there_is_kept():
+    with pytest.raises(OSError) as caught, files.path_in_errors("mine"):
         raise OSError(errno.EIO, "broken", "theirs")
     assert caught.value.filename == "theirs"
 
 
 def test_a_name_goes_from_process_to_process():
-    with pytest.raises(OSError) as caught, files.naming("mine"):
+    with pytest.raises(OSError) as caught, files.path_in_errors("mine"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert pickle.loads(pickle.dumps(caught.value)).filename == "mine"
 

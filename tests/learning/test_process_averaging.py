@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg import averaging, noise
-from tff_agg.learning import finalizer, process
+from tff_agg import averaging, noise, structure
+from tff_agg.learning import process
 
 ROUNDS = 6
 LEARNING_RATE = 0.8
@@ -25,12 +25,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_broadcast_equals_the_averager_by_hand(tiny, case, monkeypatch):
+def test_broadcast_equals_the_averager_by_hand(tiny, case):
     make, step_from = CASES[case]
     averager = make()
-    if case == "long uta":
-        # As a window of many more checkpoints would: on one vector of the weights.
-        monkeypatch.setattr(finalizer, "MOST_LEAVES", 16)
     built = tiny.build(
         "pull",
         averager=averager,
@@ -56,9 +53,6 @@ def test_broadcast_equals_the_averager_by_hand(tiny, case, monkeypatch):
             iterates[-1], origin - LEARNING_RATE * momentum, atol=3e-6
         )
         assert int(state.finalizer["round"]) == round_number + 1
-    if case == "long uta":
-        newest, *_ = state.finalizer["averager"]["window"]
-        assert [leaf.shape for leaf in tf.nest.flatten(newest)] == [(tiny.WIDTH,)]
     by_hand = list(averaging.fold(averager, iterates))
     np.testing.assert_allclose(aggregates, by_hand, atol=1e-6)
     weighted = [
@@ -72,53 +66,13 @@ def test_broadcast_equals_the_averager_by_hand(tiny, case, monkeypatch):
         assert np.all(gap[TAU:] > 1e-3)
 
 
-def test_a_long_window_is_kept_in_few_tensors():
-    """Leaves of several dtypes and shapes come back where they were."""
-    theta = [
-        tf.reshape(tf.range(6.0), [2, 3]),
-        {"x": tf.constant([1.0, 2.0], tf.float64), "y": tf.constant(5.0)},
-    ]
-    theta_type = tff.to_type(
-        [(np.float32, [2, 3]), {"x": (np.float64, [2]), "y": np.float32}]
-    )
-    for averager in (averaging.uta(100), averaging.starting_at(0, averaging.uta(50))):
-        few = finalizer.compact(averager, theta_type)
-        expected, state = averager.init(theta), few.init(theta)
-        assert len(tf.nest.flatten(state)) < 0.7 * len(tf.nest.flatten(expected))
-        for step in range(3):
-            moved = tf.nest.map_structure(lambda x, by=step: x + by, theta)
-            expected, right = averager.next(expected, moved)
-            state, aggregate = few.next(state, moved)
-            tf.nest.assert_same_structure(right, aggregate)
-            tf.nest.map_structure(np.testing.assert_array_equal, right, aggregate)
-    for unchanged in (averaging.uta(3), averaging.uta(100)._replace(weights=None)):
-        assert finalizer.compact(unchanged, theta_type) is unchanged
-
-
-def test_large_leaves_of_a_long_window_are_not_copied(monkeypatch):
-    theta = [tf.range(9.0), tf.range(2.0), tf.range(3.0)]
-    theta_type = tff.to_type([(np.float32, [n]) for n in (9, 2, 3)])
-    monkeypatch.setattr(finalizer, "LARGE_LEAF", 9)
-    averager = averaging.uta(100)
-    few = finalizer.compact(averager, theta_type)
-    expected, state = averager.init(theta), few.init(theta)
-    for step in range(3):
-        moved = tf.nest.map_structure(lambda x, by=step: x + by, theta)
-        expected, right = averager.next(expected, moved)
-        state, aggregate = few.next(state, moved)
-        tf.nest.map_structure(np.testing.assert_array_equal, right, aggregate)
-    assert [len(leaf) for leaf in state["window"][0]] == [9, 5]
-
-
 def test_an_averager_of_ones_own(tiny):
     """Any pair of pure functions over structures will do."""
     half = averaging.Averager(
         init=lambda theta: {"old": theta},
         next=lambda state, theta: (
             {"old": theta},
-            averaging.structure.map_leaves(
-                lambda a, b: (a + b) / 2, state["old"], theta
-            ),
+            structure.map_leaves(lambda a, b: (a + b) / 2, state["old"], theta),
         ),
     )
     built = tiny.build(averager=half)

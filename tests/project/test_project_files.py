@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -149,3 +150,32 @@ def test_committed_files_name_no_registry_and_no_machine_path():
         content = (ROOT / path).read_bytes() if (ROOT / path).exists() else b""
         assert not hosts.search(content), path
         assert b"/work/" + b"main" not in content, path
+
+
+def test_private_modules_of_tensorflow_and_tff_are_imported_in_one_file():
+    private = re.compile(
+        r"(tensorflow_federated|tensorflow)\.python\b|\btf\.__internal__"
+        r"|from tensorflow(_federated)? import python\b"
+    )
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("tff_agg", "stackoverflow", "pds", "benchmarks", "tools")
+        for path in (ROOT / folder).rglob("*.py")
+        if private.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"tff_agg/runtime/private_api.py"}
+
+
+def test_a_private_name_that_is_gone_is_told_with_the_versions():
+    program = """
+        from tensorflow.python.ops import resource_variable_ops
+        del resource_variable_ops.UninitializedVariable
+        import tff_agg.runtime.private_api
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "UninitializedVariable" in last and "0.87.0" in last and "2.14" in last

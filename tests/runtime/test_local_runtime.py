@@ -79,10 +79,10 @@ def test_known_costs_decide_on_lanes_and_not_on_the_sum():
     runs = []
     with runtime.running_on("local", lanes=2, on_client=runs.append):
         state = process.initialize()
-        with runtime.naming(client_costs=[1, 1, 9, 1]):
+        with runtime.balancing_lanes([1, 1, 9, 1]):
             state, total = process.next(state, [[1], [2], [4], [8]])
         with (
-            runtime.naming(client_costs=[1]),
+            runtime.balancing_lanes([1]),
             pytest.raises(ValueError, match=r"client_costs: .* 1 values.*2 clients"),
         ):
             process.next(state, [[1], [2]])

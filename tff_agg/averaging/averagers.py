@@ -21,9 +21,6 @@ from tff_agg.structure import Structure
 
 State = Any
 
-# A window up to this long is summed anew at every step: block sums would save nothing.
-_DIRECT_SUM_LIMIT = 4
-
 
 class Averager(NamedTuple):
     """A checkpoint aggregation function, as two pure functions over structures.
@@ -77,12 +74,11 @@ def last() -> Averager:
 def uta(k: int) -> Averager:
     """Returns uniform tail averaging: the mean of the last min(t + 1, k) checkpoints.
 
-    The initial model counts as a checkpoint. The state holds a window as a tuple,
-    newest first, and moving it on copies no checkpoint. A short window holds the
-    checkpoints themselves. A long one keeps sums of blocks as well (see
-    `windows.blockwise`), so that a step costs a few additions whatever k is. Nothing
-    is ever subtracted: no rounding error piles up over a long run, and a checkpoint
-    with NaN or infinite values spoils the mean only while it is in the window.
+    The initial model counts as a checkpoint. The state holds the last k checkpoints,
+    and every step adds them up anew: a step costs k − 1 additions, no rounding error
+    piles up over a long run, and a checkpoint with NaN or infinite values spoils the
+    mean only while it is in the window. To average hundreds of stored checkpoints, see
+    `tff_agg.recycling.inference.tail_means`, which keeps one sum and no window.
 
     Args:
       k: How many checkpoints to average, at least 1.
@@ -101,8 +97,7 @@ def uta(k: int) -> Averager:
         out[t + 1 - count :] = 1.0 / count
         return out
 
-    make = windows.direct if k <= _DIRECT_SUM_LIMIT else windows.blockwise
-    init, next_ = make(k)
+    init, next_ = windows.tail_mean(k)
     return Averager(init, next_, weights, f"uta(k={k})")
 
 

@@ -10,7 +10,6 @@ A binary is a module of a few lines:
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 
@@ -55,28 +54,13 @@ def run_main(
     if rest:
         app.usage(shorthelp=True, detailed_error=f"unexpected arguments: {rest}")
         sys.exit(2)
+    from tff_agg import runtime
     from tff_agg.experiment import terminal
 
     with terminal.plain_errors():
-        prepare_tensorflow()
+        runtime.set_up_tensorflow()
         status = main(flags.FLAGS)
     sys.exit(status)
-
-
-def prepare_tensorflow() -> None:
-    """Imports TensorFlow, set up for lanes.
-
-    Products of the model's shapes are a third faster with oneDNN, one thread inside an
-    operation is best where every core has a lane, and memory is kept from round to
-    round (see docs/performance.md).
-    """
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    from tff_agg import runtime
-    from tff_agg.runtime import quiet
-
-    quiet.quiet_tensorflow()
-    runtime.configure_threads()
-    runtime.keep_memory()
 
 
 def _show_in_help(values: flags.FlagValues) -> None:

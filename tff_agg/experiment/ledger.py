@@ -90,18 +90,18 @@ class Ledger:
         self, identity: Mapping[str, Any], surroundings: Mapping[str, Any]
     ) -> History:
         """Begins the ledger of a new run, durable before this returns."""
-        entries = [
+        entries: list[dict[str, Any]] = [
             {"kind": "identity", "identity": dict(identity)},
             {"kind": "segment", "from": 0, "surroundings": dict(surroundings)},
         ]
         with blobs.storing("begin the ledger", self.path.parent):
             blobs.make_folder(self.path.parent)
-            blobs.write_file(self.path, b"".join(map(_line, entries)))
+            blobs.write_file(self.path, b"".join(_line(entry) for entry in entries))
         return self.open()
 
     def open(self) -> History:
         """Returns the history for a writer, and cuts off what a crash left behind."""
-        with files.naming(self.path):
+        with files.path_in_errors(self.path):
             content = self.path.read_bytes()
             entries, whole = _parse(content, self.path)
             if whole < len(content):
@@ -127,7 +127,7 @@ class Ledger:
         """Adds a line, durable before this returns; all of it or none."""
         assert self._history is not None, "open or create comes first"
         line = _line(entry)
-        with files.naming(self.path):
+        with files.path_in_errors(self.path):
             descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
             try:
                 before = os.fstat(descriptor).st_size

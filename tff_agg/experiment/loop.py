@@ -176,8 +176,9 @@ def train(
             "data": _digest_or_reason(clients.digest),
         }
         refuse_other(known, record)
-        with runtime.naming(
-            round=done, client_ids=clients.client_ids, client_costs=clients.costs
+        with (
+            runtime.naming(round=done, client_ids=clients.client_ids),
+            runtime.balancing_lanes(clients.costs),
         ):
             output = process.next(state, list(clients.data))
         state = output.state

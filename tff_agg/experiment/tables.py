@@ -79,7 +79,10 @@ class RoundTable:
             raise ValueError(f"a row needs {self.columns}; got {sorted(row)}")
         text = io.StringIO()
         csv.DictWriter(text, self.columns, lineterminator="\n").writerow(row)
-        with files.naming(self.path), open(self.path, "a", encoding="utf-8") as file:
+        with (
+            files.path_in_errors(self.path),
+            open(self.path, "a", encoding="utf-8") as file,
+        ):
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())

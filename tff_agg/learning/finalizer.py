@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -17,13 +16,6 @@ from tff_agg.averaging import Averager
 from tff_agg.learning.tracing import graph_computation
 
 STEP_FROM_CHOICES = ("aggregate", "iterate")
-
-# TFF and the runtimes pay for every tensor of a state, however small, when they compile
-# a process and again in every round. A long window has thousands.
-MOST_LEAVES = 128
-# A leaf of at least so many numbers, and this part of a model, is not worth copying.
-LARGE_LEAF = 2**18
-LARGE_SHARE = 1 / 3
 
 
 def build_averaging_finalizer(
@@ -114,74 +106,6 @@ def build_averaging_finalizer(
         )
 
     return tff.learning.templates.FinalizerProcess(initialize, next_round)
-
-
-def compact(averager: Averager, trainable_type: tff.Type) -> Averager:
-    """Returns the averager, on one vector for each dtype where it has many leaves.
-
-    The same aggregates come out. A window of 200 checkpoints of a model with 8 tensors
-    is a state of 200 tensors then and not of 1,600. Only averagers with `weights` are
-    changed: they treat all numbers of a model alike.
-
-    Args:
-      averager: Any averager.
-      trainable_type: The type of the structures it will be given.
-
-    Example:
-      >>> averager = compact(uta(200), weights_type.trainable)
-    """
-    shape_of = tff.types.structure_from_tensor_type_tree(
-        lambda t: tf.TensorSpec(t.shape, t.dtype), trainable_type
-    )
-    small = tf.nest.map_structure(
-        lambda s: np.zeros([], s.dtype.as_numpy_dtype), shape_of
-    )
-    leaves = tf.nest.flatten(averager.init(small))
-    if averager.weights is None or len(leaves) <= MOST_LEAVES:
-        return averager
-    flat = tf.nest.flatten(shape_of)
-    groups = _groups([(s.dtype.name, s.shape.num_elements()) for s in flat])
-
-    def pack(theta: Any) -> list[tf.Tensor]:
-        rows = [tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(theta)]
-        return [
-            tf.concat([rows[place] for place in group], axis=0)
-            if len(group) > 1
-            else rows[group[0]]
-            for group in groups
-        ]
-
-    def unpack(vectors: list[tf.Tensor]) -> Any:
-        found: list[Any] = [None] * len(flat)
-        for vector, group in zip(vectors, groups, strict=True):
-            sizes = [flat[place].shape.num_elements() for place in group]
-            parts = tf.split(vector, sizes) if len(group) > 1 else [vector]
-            for place, part in zip(group, parts, strict=True):
-                found[place] = tf.reshape(part, flat[place].shape)
-        return tf.nest.pack_sequence_as(shape_of, found)
-
-    def next_(state: Any, theta: Any) -> tuple[Any, Any]:
-        state, aggregate = averager.next(state, pack(theta))
-        return state, unpack(aggregate)
-
-    return averager._replace(init=lambda theta: averager.init(pack(theta)), next=next_)
-
-
-def _groups(leaves: list[tuple[str, int]]) -> list[list[int]]:
-    """Says which leaves, given by dtype and size, go into one vector.
-
-    A large leaf stays alone: putting it into a vector and taking it out again would be
-    two more passes over it, and several vectors keep several cores busy.
-    """
-    total = sum(size for _, size in leaves)
-    alone: list[list[int]] = []
-    together: dict[str, list[int]] = {}
-    for place, (dtype, size) in enumerate(leaves):
-        if size >= max(LARGE_LEAF, total * LARGE_SHARE):
-            alone.append([place])
-        else:
-            together.setdefault(dtype, []).append(place)
-    return alone + list(together.values())
 
 
 def start_state(

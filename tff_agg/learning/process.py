@@ -108,7 +108,6 @@ def build_dp_ftrl_process(
     trainer = _trainer(model, client_optimizer, client_epochs)
     initial_weights = tff.tensorflow.computation(trainer.initial_weights)
     weights_type = initial_weights.type_signature.result
-    averager = finalizer.compact(averager, weights_type.trainable)
     factory = aggregators.DPFTRLSumFactory(
         plan, on_non_finite=on_non_finite, noise_seed=noise_seed
     )

@@ -1,6 +1,7 @@
 """Where TFF computations run: in this process, or in TFF's own worker.
 
 Example:
+  >>> tff_agg.runtime.set_up_tensorflow()
   >>> tff_agg.runtime.use('local')
   >>> output = process.next(state, datasets)
 """
@@ -9,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tff_agg.runtime.balancing import balancing_lanes
 from tff_agg.runtime.errors import (
     ClientDataError,
     ClientError,
@@ -17,6 +19,7 @@ from tff_agg.runtime.errors import (
     naming,
 )
 from tff_agg.runtime.memory import keep_memory
+from tff_agg.runtime.tensorflow_setup import set_up_tensorflow
 from tff_agg.runtime.threads import configure_threads
 
 __all__ = [
@@ -25,11 +28,13 @@ __all__ = [
     "ClientError",
     "ComputationError",
     "RuntimeUnsupportedError",
+    "balancing_lanes",
     "configure_threads",
     "create",
     "keep_memory",
     "naming",
     "running_on",
+    "set_up_tensorflow",
     "use",
 ]
 

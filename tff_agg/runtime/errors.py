@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 class _Names(NamedTuple):
     round: Any = None
     client_ids: Sequence[Any] | None = None
-    client_costs: Sequence[float] | None = None
 
 
 _NO_NAMES = _Names()
@@ -69,17 +68,12 @@ def naming(
     *,
     round: Any = None,
     client_ids: Sequence[Any] | None = None,
-    client_costs: Sequence[float] | None = None,
 ) -> Iterator[None]:
-    """Gives names to the round and the clients of computations inside the block.
+    """Names the round and the clients of computations inside the block, for errors.
 
     Args:
-      round: Whatever the caller calls the round; appears in errors.
+      round: Whatever the caller calls the round.
       client_ids: One name for each client, in the order of the data.
-      client_costs: How much work each client is, in any unit, such as its number of
-        examples. Lanes then get about the same amount of work instead of the same
-        number of clients. The assignment, and with it the order of additions, depends
-        on these numbers and never on timing.
 
     Yields:
       Nothing.
@@ -88,7 +82,7 @@ def naming(
       >>> with naming(round=7, client_ids=['ada', 'bob']):
       ...   output = process.next(state, [data_of_ada, data_of_bob])
     """
-    token = _names.set(_Names(round, client_ids, client_costs))
+    token = _names.set(_Names(round, client_ids))
     try:
         yield
     finally:
@@ -96,20 +90,13 @@ def naming(
 
 
 def check_names(clients: int) -> None:
-    """Raises where `naming` was given other numbers of values than of clients."""
-    names = _names.get(_NO_NAMES)
-    for argument in ("client_ids", "client_costs"):
-        given = getattr(names, argument)
-        if given is not None and len(given) != clients:
-            raise ValueError(
-                f"{argument}: naming(...) was given {len(given)} values, but the "
-                f"computation got the data of {clients} clients; give one for each"
-            )
-
-
-def client_costs() -> Sequence[float] | None:
-    """Returns what `naming` was told about the clients' amounts of work."""
-    return _names.get(_NO_NAMES).client_costs
+    """Raises where `naming` was given another number of names than of clients."""
+    given = _names.get(_NO_NAMES).client_ids
+    if given is not None and len(given) != clients:
+        raise ValueError(
+            f"client_ids: naming(...) was given {len(given)} values, but the "
+            f"computation got the data of {clients} clients; give one for each"
+        )
 
 
 def client_error(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import loops
+from tff_agg.runtime import dataset_reductions, private_api
 
 # Operations that make a named resource: two lanes must not share one.
 _VARIABLE = "VarHandleOp"
@@ -65,7 +65,7 @@ def program_of(computation: Any) -> Program:
     wanted = [_node_of(name) for name in fetches]
     if body.initialize_op:
         wanted.append(_node_of(body.initialize_op))
-    graph_def = loops.compile_reductions(graph_def)
+    graph_def = dataset_reductions.compile_reductions(graph_def)
     graph_def, resources = _slim(graph_def, inputs, wanted, body.initialize_op)
     signature = computation.type_signature
     return Program(
@@ -121,13 +121,10 @@ def function(body: Callable[..., list[Any]], specs: Sequence[tf.TensorSpec]) -> 
     Graphs are stamped as they are: TFF has ordered the operations that have effects,
     so no control edge may be invented here, as `tf.function` would.
     """
-    compiled = tf.compat.v1.wrap_function(
+    return tf.compat.v1.wrap_function(
         lambda *arguments: body(*arguments),
         [tf.TensorSpec(s.shape, s.dtype, f"a{i}") for i, s in enumerate(specs)],
     )
-    # Called plainly it would convert every argument, though all are tensors already:
-    # for a state of hundreds of tensors that is most of the call.
-    return lambda *tensors: compiled._call_flat(list(tensors), compiled.captured_inputs)
 
 
 def specs_of(type_spec: Any) -> list[tf.TensorSpec]:
@@ -182,9 +179,7 @@ def _make_resource(node: Any) -> Any:
         if not key.startswith("_")
     }
     if node.op == _VARIABLE:
-        from tensorflow.python.ops import resource_variable_ops
-
-        return resource_variable_ops.UninitializedVariable(
+        return private_api.UninitializedVariable(
             dtype=attributes["dtype"], shape=attributes["shape"], name=name
         )
     attributes["shared_name"] = name

@@ -12,14 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.backends.mapreduce import compiler
-from tensorflow_federated.python.core.environments.tensorflow_backend import (
-    tensorflow_tree_transformations,
-)
 
-from tff_agg.runtime import disclosure, errors, rounds, values
+from tff_agg.runtime import disclosure, errors, private_api, rounds, values
 from tff_agg.runtime.lanes import LanePool, choose_lanes
-from tff_agg.runtime.layouts import Layout
 from tff_agg.runtime.placements import Arguments, contains_federated
 
 Call = Callable[[Any], Any]
@@ -94,21 +89,18 @@ class LocalContext(tff.framework.SyncContext):
 
 def _plain(comp: Any, show_data: bool) -> Call:
     """Makes a call of a computation without placements."""
-    block, _ = tensorflow_tree_transformations.replace_intrinsics_with_bodies(
-        comp.to_building_block()
-    )
+    block, _ = tff.tensorflow.replace_intrinsics_with_bodies(comp.to_building_block())
     try:
-        block = compiler.compile_local_computation_to_tensorflow(block)
+        block = private_api.compile_local_computation_to_tensorflow(block)
     except Exception as error:
         raise _unsupported(comp, error) from error
     stage = rounds.Stage(tff.framework.ConcreteComputation.from_building_block(block))
-    taken = Layout(comp.type_signature.parameter)
-    given = Layout(comp.type_signature.result)
+    signature = comp.type_signature
 
     def call(arg: Any) -> Any:
-        leaves = taken.flatten(arg) if arg is not None else []
+        leaves = values.flatten(arg, signature.parameter) if arg is not None else []
         results = rounds.run_stage("computation", stage, *leaves, show_data=show_data)
-        return given.unflatten([values.to_numpy(t) for t in results])
+        return values.unflatten([values.to_numpy(t) for t in results], signature.result)
 
     return call
 
@@ -125,19 +117,18 @@ def _federated(
         raise _unsupported(comp, error) from error
     run = rounds.Round(form, pool, observer, show_data)
     states = values.leaf_count(run.state_type)
-    taken, given = Layout(run.state_type), Layout(signature.result)
     # What goes round stays in TensorFlow; what is to be read is given as numbers.
     makes_state = signature.parameter is None
 
     def call(arg: Any) -> Any:
         state, clients = arguments.split(arg)
-        results = run(taken.flatten(state), clients)
+        results = run(values.flatten(state, run.state_type), clients)
         kept, read = results[:states], results[states:]
         if not arguments.is_iterative:
             kept = []
         if not makes_state:
             read = [values.to_numpy(t) for t in read]
-        return given.unflatten([*kept, *read])
+        return values.unflatten([*kept, *read], signature.result)
 
     return call
 

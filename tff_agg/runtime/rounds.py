@@ -19,9 +19,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import disclosure, errors, graphs, values
+from tff_agg.runtime import balancing, disclosure, errors, graphs, values
 from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
-from tff_agg.runtime.layouts import Layout
 
 # The function runtime optimises every graph when it is first called: once is enough.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
@@ -64,7 +63,6 @@ class Round:
         self.state_type, self.data_type = (
             t.member for t in form.type_signature.parameter
         )
-        self._client_layout = Layout(self.data_type)
         self._prepare = Stage(form.prepare)
         self._zero = Stage(form.zero)
         sums = _SecureSums(form)
@@ -91,7 +89,7 @@ class Round:
 
     def _ingest(self, position: int, client: Any) -> list[Any]:
         try:
-            return self._client_layout.flatten(client)
+            return values.flatten(client, self.data_type)
         except (TypeError, ValueError) as error:
             cause = error
         reason = disclosure.describe(cause, show_data=self._show_data)
@@ -102,6 +100,7 @@ class Round:
     def _work(self, variants: list[Any], broadcast: list[Any]) -> list[Any]:
         """Returns the lanes' partial sums."""
         here: dict[int, list[Any]] = {}
+        costs = balancing.costs_of(len(variants))
         # This round's own until all lanes have ended as they should. A lane that an
         # interruption set loose could not touch the variables of the next round.
         resources, self._resources = self._resources, {}
@@ -128,7 +127,7 @@ class Round:
             return total
 
         try:
-            partial = self._pool.run(len(variants), start, step, errors.client_costs())
+            partial = self._pool.run(len(variants), start, step, costs)
         except StepError as error:
             failed = error
         else:
@@ -145,7 +144,7 @@ class Round:
 class Call(Protocol):
     """A function of flat tensors that was made from graphs."""
 
-    graphs: Sequence[Any]
+    graphs: list[Any]
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """Runs it."""

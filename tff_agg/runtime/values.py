@@ -8,13 +8,8 @@ from typing import Any
 import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.impl.types import (
-    computation_types,
-    type_conversions,
-)
-from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-from tff_agg.runtime import graphs
+from tff_agg.runtime import graphs, private_api
 from tff_agg.runtime.disclosure import PlainTypeError
 
 _Struct = tff.structure.Struct
@@ -46,7 +41,7 @@ def unflatten(leaves: Sequence[Any], type_spec: Any) -> Any:
     """Packs tensors into the Python containers that `type_spec` names."""
     supply = iter(leaves)
     packed = _pack(supply, type_spec)
-    return type_conversions.type_to_py_container(packed, type_spec)
+    return tff.types.type_to_py_container(packed, type_spec)
 
 
 def to_numpy(leaf: Any) -> Any:
@@ -66,7 +61,9 @@ def _pack(supply: Any, type_spec: Any) -> Any:
         )
     leaf = next(supply)
     if isinstance(type_spec, tff.SequenceType):
-        spec = type_conversions.type_to_tf_structure(type_spec.element)
+        spec = tff.types.structure_from_tensor_type_tree(
+            lambda t: tf.TensorSpec(t.shape, t.dtype), type_spec.element
+        )
         return list(tf.data.experimental.from_variant(leaf, spec))
     return leaf
 
@@ -152,7 +149,7 @@ def _variant(value: Any, type_spec: Any, path: str) -> Any:
             )
         value = _dataset(value, type_spec, path)
     elif not spec_matches(value.element_spec, type_spec):
-        found = computation_types.tensorflow_to_type(value.element_spec)
+        found = tff.types.tensorflow_to_type(value.element_spec)
         raise PlainTypeError(
             f"argument{path}: expected a dataset with elements of type "
             f"{type_spec.element}, found elements of type "
@@ -164,7 +161,7 @@ def _variant(value: Any, type_spec: Any, path: str) -> Any:
 def _dataset(elements: list[Any], type_spec: Any, path: str) -> tf.data.Dataset:
     """Makes a dataset of a list of elements; TFF's own error would quote them."""
     with contextlib.suppress(TypeError, ValueError, tf.errors.OpError):
-        return tensorflow_utils.make_data_set_from_elements(
+        return private_api.make_data_set_from_elements(
             None, elements, type_spec.element
         )
     raise PlainTypeError(
@@ -214,7 +211,7 @@ class _SpecCache:
     def __call__(self, element_spec: Any, type_spec: Any) -> bool:
         key = (repr(element_spec), str(type_spec))
         if key not in self._known:
-            found = computation_types.tensorflow_to_type(element_spec)
+            found = tff.types.tensorflow_to_type(element_spec)
             self._known[key] = type_spec.element.is_assignable_from(found)
             if len(self._known) > self._size:
                 self._known.popitem(last=False)

@@ -56,18 +56,7 @@ def create_worker_context(
       ...   output = process.next(state, datasets)
     """
     import grpc
-    from tensorflow_federated.python.core.backends.native import compiler
-    from tensorflow_federated.python.core.environments.tensorflow_frontend import (
-        tensorflow_computation,
-    )
-    from tensorflow_federated.python.core.impl.execution_contexts import (
-        sync_execution_context,
-    )
-    from tensorflow_federated.python.core.impl.executor_stacks import (
-        python_executor_stacks,
-    )
-    from tensorflow_federated.python.core.impl.executors import remote_executor
-    from tensorflow_federated.python.core.impl.types import placements
+    import tensorflow_federated as tff
 
     worker = Worker(
         lambda port: worker_command(port, max_concurrent_computation_calls),
@@ -75,12 +64,12 @@ def create_worker_context(
     )
 
     def executor(cardinalities: Any) -> Any:
-        cardinalities.setdefault(placements.CLIENTS, default_num_clients)
-        made = remote_executor.RemoteExecutor(worker.stub())
+        cardinalities.setdefault(tff.CLIENTS, default_num_clients)
+        made = tff.framework.RemoteExecutor(worker.stub())
         made.set_cardinalities(cardinalities)
         return made
 
-    class Context(sync_execution_context.SyncExecutionContext):
+    class Context(tff.framework.SyncExecutionContext):
         """TFF's own, with errors that keep clients' data to themselves."""
 
         def invoke(self, comp: Any, arg: Any) -> Any:
@@ -96,10 +85,10 @@ def create_worker_context(
             )
 
     context = Context(
-        executor_fn=python_executor_stacks.ResourceManagingExecutorFactory(executor),
-        compiler_fn=compiler.desugar_and_transform_to_native,
-        transform_args=tensorflow_computation.transform_args,
-        transform_result=tensorflow_computation.transform_result,
+        executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
+        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        transform_args=tff.tensorflow.transform_args,
+        transform_result=tff.tensorflow.transform_result,
     )
     context.close = worker.close
     weakref.finalize(context, worker.close)
@@ -192,9 +181,7 @@ class Worker:
 def _connect(process: subprocess.Popen[bytes], port: int) -> Any:
     """Returns TFF's stub for a worker once it answers."""
     import grpc
-    from tensorflow_federated.python.core.impl.executors import (
-        remote_executor_grpc_stub,
-    )
+    import tensorflow_federated as tff
 
     sizes = (
         "max_message_length",
@@ -203,7 +190,7 @@ def _connect(process: subprocess.Popen[bytes], port: int) -> Any:
     )
     options = [(f"grpc.{name}", _MAX_MESSAGE_BYTES) for name in sizes]
     channel = grpc.insecure_channel(f"localhost:{port}", options)
-    stub = remote_executor_grpc_stub.RemoteExecutorGrpcStub(channel)
+    stub = tff.framework.RemoteExecutorGrpcStub(channel)
     deadline = time.monotonic() + _READY_SECONDS
     while not stub.is_ready:
         code = process.poll()

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.runtime import runtime_examples as examples
-from tff_agg.runtime import graphs, loops, rounds
+from tff_agg.runtime import dataset_reductions, graphs, rounds
 
 
 def operations(graph_def) -> set[str]:
@@ -53,7 +53,7 @@ def test_a_loop_gives_what_the_reduction_gave(elements):
 
     specs = [tf.TensorSpec([], tf.variant), tf.TensorSpec([], tf.float32)]
     graph_def, feeds, fetch = traced(body, *specs)
-    changed = loops.compile_reductions(graph_def)
+    changed = dataset_reductions.compile_reductions(graph_def)
     assert "ReduceDataset" in operations(graph_def)
     assert "ReduceDataset" not in operations(changed)
 

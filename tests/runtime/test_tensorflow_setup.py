@@ -1,0 +1,96 @@
+"""One call sets TensorFlow up; each test has a process of its own, like TensorFlow."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+ROOT = pathlib.Path(__file__).parents[2]
+REPORT = """
+def report():
+    import tensorflow as tf
+    from tff_agg.runtime import private_api
+    threading = tf.config.threading
+    print(private_api.onednn_is_on(),
+          threading.get_intra_op_parallelism_threads(),
+          threading.get_inter_op_parallelism_threads())
+"""
+
+
+def run(program: str, **environment: str) -> tuple[list[str], str]:
+    inherited = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT + textwrap.dedent(program)],
+        cwd=ROOT,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_a_script_that_calls_it_first_gets_all_of_it_in_silence():
+    out, shown = run(
+        """
+        import tff_agg
+        print(tff_agg.runtime.set_up_tensorflow(inter_op=3))
+        tff_agg.runtime.use("local")
+        report()
+        """
+    )
+    assert out == ["()", "True 1 3"]
+    assert shown == ""
+
+
+def test_binaries_make_the_same_call():
+    out, _ = run(
+        """
+        from tff_agg.experiment import terminal
+        terminal.run_binary(lambda argv: report(), define=lambda: None)
+        """
+    )
+    assert out == [f"True 1 {len(os.sched_getaffinity(0))}"]
+
+
+def test_what_comes_too_late_is_returned_and_logged():
+    out, shown = run(
+        """
+        import os
+        # Loaded with oneDNN off, as TensorFlow does on processors without AVX-512.
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+        import tensorflow as tf
+        report()
+        del os.environ["TF_ENABLE_ONEDNN_OPTS"]
+        tf.constant(1) + 1
+        from tff_agg import runtime
+        for sentence in runtime.set_up_tensorflow(intra_op=7):
+            print(sentence.partition(":")[0])
+        """
+    )
+    assert out == [
+        "False 0 0",
+        "oneDNN stays off",
+        "TensorFlow keeps the sizes of its thread pools",
+    ]
+    assert shown.count("call it first") == 2
+
+
+def test_the_environment_may_turn_onednn_off():
+    out, _ = run(
+        """
+        from tff_agg import runtime
+        print(runtime.set_up_tensorflow(inter_op=2))
+        report()
+        """,
+        TF_ENABLE_ONEDNN_OPTS="0",
+    )
+    assert out == ["()", "False 1 2"]
+
+
+def test_memory_is_kept_where_the_c_library_can():
+    out, _ = run("from tff_agg import runtime; print(runtime.keep_memory())")
+    assert out == [str(sys.platform == "linux")]
