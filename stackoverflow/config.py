@@ -10,7 +10,7 @@ from typing import Any
 
 from tff_agg import averaging, noise, privacy
 
-AVERAGERS = ("last", "uta", "ema", "pda")
+AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 MECHANISMS = ("identity", "tree", "honaker", "banded", "blt", "dense")
 SCHEDULES = ("linear", "cosine", "step", "constant")
 
@@ -53,7 +53,14 @@ class TrainConfig:
     ema_weight: float | None = _field(None, "ema: weight of the newest checkpoint")
     ema_decay: float | None = _field(None, "ema: weight of the old average")
     ema_warm_up: bool = _field(True, "ema: forget the first checkpoints sooner")
-    gamma: float = _field(1.0, "pda: γ, the weight of later checkpoints")
+    gamma: float = _field(
+        1.0, "pda and schedule_free: γ, the weight of later checkpoints"
+    )
+    beta: float = _field(
+        0.9,
+        "schedule_free: share of the average in what is broadcast, the iterate's"
+        " is the rest; with step_from=iterate and server_momentum=0 only",
+    )
     start_round: int = _field(0, "τ: the first step whose aggregate is broadcast")
     step_from: str = _field(
         "aggregate", "where the server's step starts", ("aggregate", "iterate")
@@ -144,6 +151,17 @@ class TrainConfig:
                 f"{self.ema_weight!r} and {self.ema_decay!r}"
             )
 
+        if self.averager == "schedule_free" and (
+            self.step_from != "iterate" or self.server_momentum
+        ):
+            raise ValueError(
+                "averager=schedule_free goes with step_from=iterate and "
+                f"server_momentum=0; got step_from={self.step_from} and "
+                f"server_momentum={self.server_momentum!r}"
+            )
+        if not self.beta <= 1:
+            raise ValueError(f"beta must be at most 1; got {self.beta!r}")
+
     def build_averager(self) -> averaging.Averager:
         """Returns the averager of the server."""
         made = _BUILD_AVERAGER[self.averager](self)
@@ -207,6 +225,7 @@ _BUILD_AVERAGER = {
         weight=c.ema_weight, decay=c.ema_decay, warm_up=c.ema_warm_up
     ),
     "pda": lambda c: averaging.pda(c.gamma),
+    "schedule_free": lambda c: averaging.schedule_free(c.beta, c.gamma),
 }
 
 _BUILD_MECHANISM = {
