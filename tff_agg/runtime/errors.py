@@ -6,8 +6,15 @@ The caller knows what its clients are called; the runtime only sees positions in
 
 import contextlib
 import contextvars
+import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+# With this and a number after it, an assertion in the work of a group says which of its
+# members it is about.
+MEMBER = "member of the group:"
+_MEMBER = re.compile(re.escape(f"[{MEMBER}]") + r" \[(\d+)\]")
 
 
 class _Names(NamedTuple):
@@ -42,8 +49,10 @@ class ClientError(ComputationError):
     """A client's part of a computation failed.
 
     Attributes:
-      client_id: The client's id as given to `naming`, else its position.
+      client_id: The client's id as given to `naming`, else its position. Where the
+        failure is that of one member of a group, the member's id.
       position: Where the client stands in the list given to the computation.
+      member: Where the member stands in its group; None if it is not about one.
     """
 
     def __init__(
@@ -54,10 +63,12 @@ class ClientError(ComputationError):
         round: Any = None,
         client_id: Any = None,
         position: int = 0,
+        member: int | None = None,
     ):
         super().__init__(message, stage=stage, round=round)
         self.client_id = client_id
         self.position = position
+        self.member = member
 
 
 class ClientDataError(ClientError, TypeError):
@@ -75,7 +86,8 @@ def naming(
 
     Args:
       round: Whatever the caller calls the round; appears in errors.
-      client_ids: One name for each client, in the order of the data.
+      client_ids: One name for each client, in the order of the data. The name of a
+        client that is a group of users is the list of their names.
       client_costs: How much work each client is, in any unit, such as its number of
         examples. Lanes then get about the same amount of work instead of the same
         number of clients. The assignment, and with it the order of additions, depends
@@ -119,14 +131,23 @@ def client_error(
     names = _names.get(_NO_NAMES)
     ids = names.client_ids
     client = position if ids is None else ids[position]
+    said = describe(cause)
+    found = _MEMBER.search(said)
+    member = None if found is None else int(found.group(1))
+    place = f"position {position}"
+    if member is not None:
+        place += f", member {member} of its group"
+        if isinstance(client, list | tuple):
+            client = client[member]
+    shown = reprlib.repr(client) if isinstance(client, list | tuple) else repr(client)
     where = "" if names.round is None else f" in round {names.round}"
     return kind(
-        f"client {client!r} (position {position}){where} failed at stage "
-        f"'{stage}': {describe(cause)}",
+        f"client {shown} ({place}){where} failed at stage '{stage}': {said}",
         stage=stage,
         round=names.round,
         client_id=client,
         position=position,
+        member=member,
     )
 
 
