@@ -14,6 +14,11 @@ AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 MECHANISMS = ("identity", "tree", "honaker", "banded", "blt", "dense")
 SCHEDULES = ("linear", "cosine", "step", "constant")
 
+# Above so many parameters the arithmetic takes longer than the calls, and side by side
+# gains nothing (docs/performance.md).
+GROUP_PARAMETERS = 200_000
+GROUP_USERS = 25
+
 
 def _field(default: Any, text: str, choices: tuple[str, ...] | None = None) -> Any:
     """A field with what its flag says about it."""
@@ -37,6 +42,11 @@ class TrainConfig:
     rounds: int = _field(2000, "training rounds")
     clients_per_round: int = _field(100, "clients in each round")
     max_sentences: int = _field(256, "sentences of a client used in a round, at most")
+    group_users: int | None = _field(
+        None,
+        "users trained side by side, as one client of TFF's; 1: one by one; not given: "
+        "25 for models of at most 200,000 parameters, else 1",
+    )
     # Model.
     embedding_size: int = _field(96, "width of the embedding")
     lstm_size: int = _field(670, "units of the LSTM")
@@ -169,6 +179,16 @@ class TrainConfig:
             return made
         return averaging.starting_at(self.start_round, made)
 
+    def group_size(self, num_parameters: int) -> int:
+        """Returns how many users train side by side, given the size of the model.
+
+        The choice decides the order of additions and with it the last bits of a run.
+        It follows from the configuration and the model alone, never from the machine.
+        """
+        if self.group_users is not None:
+            return self.group_users
+        return GROUP_USERS if num_parameters <= GROUP_PARAMETERS else 1
+
     def build_participation(self) -> privacy.Participation:
         """Returns the participation schema that sampler and accountant share."""
         if self.min_separation is None:
@@ -205,6 +225,7 @@ _AT_LEAST_ONE = (
     "rounds",
     "clients_per_round",
     "max_sentences",
+    "group_users",
     "batch_size",
     "local_epochs",
     "k",

@@ -1,8 +1,9 @@
 """Local training of the next-word model for a group of users side by side."""
 
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -69,14 +70,12 @@ def packed_group_trainer(
     )
 
 
-def group_of_rows(rows: Any) -> tf.data.Dataset:
+def group_of_rows(rows: Sequence[np.ndarray]) -> tf.data.Dataset:
     """Returns the dataset of a group, given each user's rows as an array.
 
     Example:
       >>> group_of_rows([rows_of_ada, rows_of_bob]).element_spec
     """
-    import numpy as np
-
     counts = np.array([len(r) for r in rows], np.int32)
     return tf.data.Dataset.from_tensors(
         (np.concatenate(rows).astype(np.int32, copy=False), counts)
@@ -133,9 +132,9 @@ def train_users(
     def body(done, sums, *moved):
         current = [w[None] - m for w, m in zip(weights, moved, strict=True)]
         step = side_by_side.later_step(current, batch(done), learning_rate)
-        moved = [m + g for m, g in zip(moved, step.gradients, strict=True)]
+        further = [m + g for m, g in zip(moved, step.gradients, strict=True)]
         sums = [old + new for old, new in zip(sums, measured(step), strict=True)]
-        return done + 1, sums, *moved
+        return done + 1, sums, *further
 
     shapes = [tf.TensorShape([None, *w.shape]) for w in weights]
     _, sums, *moved = tf.while_loop(

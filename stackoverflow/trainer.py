@@ -153,8 +153,8 @@ def gather_elements(dataset: tf.data.Dataset, spec: Any) -> Any:
 
     def body(element, *parts):
         new = tf.nest.flatten(element.get_value())
-        parts = [tf.concat([p, n], 0) for p, n in zip(parts, new, strict=True)]
-        return iterator.get_next_as_optional(), *parts
+        longer = [tf.concat([p, n], 0) for p, n in zip(parts, new, strict=True)]
+        return iterator.get_next_as_optional(), *longer
 
     empty = [tf.zeros([0, *s.shape[1:]], s.dtype) for s in specs]
     _, *parts = tf.while_loop(

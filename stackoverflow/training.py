@@ -12,6 +12,7 @@ checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStor
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -23,7 +24,7 @@ from stackoverflow import model, recording, run_folder
 from stackoverflow import workshop as workshops
 from stackoverflow.recording import GROUPS, WEIGHTS, Observer, Outcome
 from stackoverflow.token_store import TokenStore
-from tff_agg import checkpoints, loop, privacy
+from tff_agg import checkpoints, grouping, loop, privacy
 
 _SCHEDULES = {
     "linear": schedule.linear,
@@ -63,6 +64,11 @@ def run(
     observer = observer or Observer()
     folder = pathlib.Path(out)
     data = TokenStore.open(config.store)
+    # Who trains side by side decides the last bits: the folder holds the number itself.
+    config = dataclasses.replace(
+        config,
+        group_users=config.group_size(model_config(config, data).num_parameters),
+    )
     cohorts = build_sampler(config, data)
     plan = config.build_plan()
     plan.check_sampler(cohorts)
@@ -154,6 +160,8 @@ def _cohort_reader(
     """Returns the clients of a round with their data, a pure function of the round."""
     import tensorflow as tf
 
+    from stackoverflow import group_trainer
+
     def cohort(round_num: int) -> loop.Cohort:
         members = cohorts.sample(round_num)
         rows = [
@@ -175,10 +183,18 @@ def _cohort_reader(
             "sentences": sum(map(len, rows)),
             "cohort": digest.hexdigest(),
         }
+        costs = [len(r) for r in rows]
+        if config.group_users == 1:
+            clients = [tf.data.Dataset.from_tensors(r) for r in rows]
+            return loop.Cohort(names, clients, costs, facts)
+        groups = grouping.form_groups(costs, config.group_users or 1)
         return loop.Cohort(
-            client_ids=names,
-            data=[tf.data.Dataset.from_tensors(r) for r in rows],
-            costs=[len(r) for r in rows],
+            client_ids=[[names[i] for i in group] for group in groups],
+            data=[
+                group_trainer.group_of_rows([rows[i] for i in group])
+                for group in groups
+            ],
+            costs=[sum(costs[i] for i in group) for group in groups],
             facts=facts,
         )
 

@@ -106,11 +106,15 @@ def _build(
     config: configs.TrainConfig, sizes: model.ModelConfig, plan: privacy.Plan
 ) -> Any:
     """Builds the TFF process of a configuration."""
-    from stackoverflow import trainer
+    from stackoverflow import group_trainer, trainer
     from tff_agg import process
 
+    in_groups = config.group_size(sizes.num_parameters) > 1
+    make: Any = (
+        group_trainer.packed_group_trainer if in_groups else trainer.packed_trainer
+    )
     return process.build_dp_ftrl_process(
-        trainer.packed_trainer(
+        make(
             sizes,
             config.client_learning_rate,
             batch_size=config.batch_size,

@@ -25,7 +25,8 @@ class Cohort(NamedTuple):
     """The clients of one round.
 
     Attributes:
-      client_ids: What to call them in errors.
+      client_ids: What to call them in errors; for a client that is a group of users,
+        the list of their names.
       data: One dataset each.
       costs: How much work each is, for lanes of equal length; None if not known.
       facts: Numbers about the cohort that belong into the round's metrics.

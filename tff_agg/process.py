@@ -103,14 +103,17 @@ def build_dp_ftrl_process(
     initial_weights = tff.tensorflow.computation(trainer.initial_weights)
     weights_type = initial_weights.type_signature.result
     averager = finalizer.compact(averager, weights_type.trainable)
-    in_groups = isinstance(trainer, group_work.GroupTrainer)
     factory = aggregators.DPFTRLSumFactory(
-        plan, on_non_finite=on_non_finite, noise_seed=noise_seed, grouped=in_groups
+        plan,
+        on_non_finite=on_non_finite,
+        noise_seed=noise_seed,
+        grouped=isinstance(trainer, group_work.GroupTrainer),
     )
-    build_work = (
-        group_work.build_group_work if in_groups else client_work.build_client_work
+    work = (
+        group_work.build_group_work(trainer, on_non_finite=on_non_finite)
+        if isinstance(trainer, group_work.GroupTrainer)
+        else client_work.build_client_work(trainer, on_non_finite=on_non_finite)
     )
-    work = build_work(trainer, on_non_finite=on_non_finite)
     composed = tff.learning.templates.compose_learning_process(
         initial_weights,
         tff.learning.templates.build_broadcast_process(weights_type),

@@ -22,7 +22,7 @@ from tff_agg import client_work, grouping
 from tff_agg.client_work import ModelWeights
 from tff_agg.group_work import GroupTrainer
 
-MOST_PARAMETERS = 1_000_000
+MOST_PARAMETERS = 200_000
 
 # What a model must not contain for its users to take their steps at the same time.
 _ONE_BY_ONE_OPS = ("Conv", "DepthwiseConv", "While", "StatelessWhile")
