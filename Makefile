@@ -37,8 +37,8 @@ demo: install ## train on embedded data, compare, print a table, draw a picture
 	@$(PY) -m stackoverflow.demo --out=results/demo
 
 bench: install ## the measurements behind the documentation, one after the other
-	@for name in mechanisms noise_step server_step round_time threads one_pass quadratic \
-	    tail_averaging training_average prepare_speed runtime_memory; do \
+	@for name in mechanisms noise_step server_step round_time small_rounds threads one_pass \
+	    quadratic tail_averaging training_average prepare_speed runtime_memory; do \
 	  echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name || exit 1; done
 
 test-fast: install ## the tests that take seconds

@@ -8,17 +8,15 @@ the local runtime has. No implementation on this library of products can be fast
 
 import concurrent.futures
 import json
-import pathlib
 import time
 
 from absl import app, flags
 
-from benchmarks import round_workload
+from benchmarks.peers import workload
 
 _USERS = flags.DEFINE_integer("users", 16, "Clients in a round.")
 _SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences of each client.")
 _ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the first one warms up.")
-_BENCH = flags.DEFINE_string("bench_dir", None, "Where workload.py is.")
 
 
 def main(argv: list[str]) -> None:
@@ -28,13 +26,12 @@ def main(argv: list[str]) -> None:
 
     from tff_agg.runtime import lanes
 
-    folder = pathlib.Path(_BENCH.value or round_workload.default_folder())
-    workload = round_workload.load(folder)
+    task = workload.LARGE_LSTM
     cores = lanes.usable_cores()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
-    width, units, ids = workload.EMBED, workload.LSTM, workload.VOCAB
-    steps, batch = workload.SEQ, workload.BATCH
+    width, units, ids = task.width, task.units, task.ids
+    steps, batch = task.steps, task.batch
     most = steps * batch
 
     def noise(*shape):
@@ -85,7 +82,7 @@ def main(argv: list[str]) -> None:
         return seen
 
     batches = []
-    for rows in workload.cohort(_USERS.value, _SENTENCES.value):
+    for rows in workload.sentences(task, _USERS.value, _SENTENCES.value):
         lengths = np.maximum((rows != 0).sum(1) - 1, 0)
         parts = np.split(lengths, range(batch, len(lengths), batch))
         alive = [[(part > step).sum() for step in range(steps)] for part in parts]

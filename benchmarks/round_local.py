@@ -4,13 +4,12 @@
 """
 
 import json
-import pathlib
 import resource
 import time
 
 from absl import app, flags
 
-from benchmarks import round_workload
+from benchmarks.peers import workload
 
 _USERS = flags.DEFINE_integer("users", 16, "Clients in a round.")
 _SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences of each client.")
@@ -19,7 +18,6 @@ _WINDOW = flags.DEFINE_integer("window", 3, "UTA's k.")
 _LANES = flags.DEFINE_integer("lanes", None, "Lanes; as many as cores by default.")
 _INTRA = flags.DEFINE_integer("intra_op", 1, "Threads inside one operation.")
 _INTER = flags.DEFINE_integer("inter_op", None, "Operations at once; None: cores.")
-_BENCH = flags.DEFINE_string("bench_dir", None, "Where workload.py is.")
 
 
 def main(argv: list[str]) -> None:
@@ -35,29 +33,28 @@ def main(argv: list[str]) -> None:
     from tff_agg import averaging, noise, privacy
     from tff_agg.learning import process
 
-    folder = pathlib.Path(_BENCH.value or round_workload.default_folder())
-    workload = round_workload.load(folder)
+    task = workload.LARGE_LSTM
     runtime.use("local", lanes=_LANES.value)
     config = model.ModelConfig(
-        vocab_size=workload.VOCAB - 4,
-        embedding_size=workload.EMBED,
-        lstm_size=workload.LSTM,
-        max_tokens=workload.SEQ,
+        vocab_size=task.ids - 4,
+        embedding_size=task.width,
+        lstm_size=task.units,
+        max_tokens=task.steps,
     )
     plan = privacy.Plan(
-        clip_norm=1.0,
+        clip_norm=workload.CLIP_NORM,
         cohort_size=_USERS.value,
         rounds=1024,
         mechanism=noise.tree(),
-        noise_multiplier=0.3,
+        noise_multiplier=workload.NOISE_MULTIPLIER,
     )
     training = process.build_dp_ftrl_process(
-        trainer.packed_trainer(config, 0.5, batch_size=workload.BATCH),
+        trainer.packed_trainer(config, workload.CLIENT_RATE, batch_size=task.batch),
         plan=plan,
         averager=averaging.uta(_WINDOW.value),
         server_momentum=0.9,
     )
-    cohort = workload.cohort(_USERS.value, _SENTENCES.value)
+    cohort = workload.sentences(task, _USERS.value, _SENTENCES.value)
     data = [tf.data.Dataset.from_tensors(rows.astype(np.int32)) for rows in cohort]
     idle = [
         tf.data.Dataset.from_tensors(rows[:0].astype(np.int32)) for rows in cohort[:1]

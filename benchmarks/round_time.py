@@ -6,27 +6,19 @@ All train the same cohort (16 users × 64 sentences, the 4,050,748-parameter LST
 add noise. Ours is the whole thing: the DP-FTRL process with clipping, tree noise,
 server momentum and UTA over 3 checkpoints, on the local runtime. The systems run in
 turn, each time in a fresh process, and the best round of each counts: on a machine that
-others use too, that is the figure that can be compared. The floor is the bare matrix
-products of the round.
+others use too, that is the figure that can be compared. Stock TFF runs with each of its
+two loops over a client's data, and the better one counts. The floor is the bare matrix
+products of the round. The peers are in `benchmarks/peers`.
 """
 
-import ast
-import contextlib
-import datetime
 import json
-import os
 import pathlib
-import platform
-import re
-import signal
-import subprocess
 import sys
 from typing import Any
 
 from absl import app, flags
 
-from benchmarks import round_workload
-from tff_agg import processes
+from benchmarks import turns
 
 _USERS = flags.DEFINE_integer("users", 16, "Clients in a round.", lower_bound=1)
 _SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences each.", lower_bound=1)
@@ -34,7 +26,6 @@ _ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds in one turn.", lower_bound=2
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", lower_bound=1)
 _PFL = flags.DEFINE_string("pfl_python", None, "Python with pfl-research; none: skip.")
 _FAIR = flags.DEFINE_bool("tff_onednn", False, "Also stock TFF with oneDNN on.")
-_BENCH = flags.DEFINE_string("bench_dir", None, "Peers; default ../shared/bench.")
 _OUT = flags.DEFINE_string("out", "results/round_time", "Folder for JSON and picture.")
 
 _NAMES = {
@@ -48,13 +39,11 @@ _NAMES = {
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    bench = pathlib.Path(_BENCH.value or round_workload.default_folder()).resolve()
-    round_workload.load(bench)
-    commands = _commands(bench)
+    commands = _commands()
     found: dict[str, dict[str, list[float]]] = {name: {} for name in commands}
     for turn in range(_REPEATS.value):
-        for name, (command, folder) in commands.items():
-            for kind, seconds in _run(name, command, folder).items():
+        for name, command in commands.items():
+            for kind, seconds in _run(name, command).items():
                 found[name].setdefault(kind, []).extend(seconds)
             shown = ", ".join(
                 f"{s:.2f}" for s in found[name]["rounds"][-_ROUNDS.value :]
@@ -68,18 +57,14 @@ def main(argv: list[str]) -> None:
     _report(result)
 
 
-def _commands(bench: pathlib.Path) -> dict[str, tuple[list[str], pathlib.Path]]:
-    """What to run for each system, and where."""
-    sizes = [_USERS.value, _SENTENCES.value, _ROUNDS.value]
-    ours = [
-        f"--{name}={value}"
-        for name, value in zip(("users", "sentences", "rounds"), sizes, strict=True)
-    ] + [f"--bench_dir={bench}"]
-    here = pathlib.Path(__file__).resolve().parents[1]
-    words = [str(size) for size in sizes]
+def _commands() -> dict[str, list[str]]:
+    """What to run for each system."""
+    given = [f"--users={_USERS.value}", f"--rounds={_ROUNDS.value}"]
+    ours = [*given, f"--sentences={_SENTENCES.value}"]
+    theirs = [*given, f"--examples={_SENTENCES.value}", "--task=large_lstm"]
     commands = {
-        "local": ([sys.executable, "-m", "benchmarks.round_local", *ours], here),
-        "tff": ([sys.executable, round_workload.PEERS["tff"], *words], bench),
+        "local": [sys.executable, "-m", "benchmarks.round_local", *ours],
+        "tff": [sys.executable, "-m", "benchmarks.peers.tff", *theirs],
     }
     if _FAIR.value:
         commands["tff_onednn"] = commands["tff"]
@@ -87,43 +72,20 @@ def _commands(bench: pathlib.Path) -> dict[str, tuple[list[str], pathlib.Path]]:
         python = pathlib.Path(_PFL.value).absolute()
         if not python.is_file():
             raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
-        commands["pfl"] = ([str(python), round_workload.PEERS["pfl"], *words], bench)
-    commands["floor"] = ([sys.executable, "-m", "benchmarks.round_floor", *ours], here)
+        commands["pfl"] = [str(python), "-m", "benchmarks.peers.pfl", *theirs]
+    commands["floor"] = [sys.executable, "-m", "benchmarks.round_floor", *ours]
     return commands
 
 
-def _run(name: str, command: list[str], folder: pathlib.Path) -> dict[str, list[float]]:
+def _run(name: str, command: list[str]) -> dict[str, list[float]]:
     """Runs one system once and returns its seconds by kind."""
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", PYTHONWARNINGS="ignore")
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    if name in ("local", "floor", "tff_onednn"):
-        # See docs/performance.md; TensorFlow reads it when it is loaded.
-        environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # A session of its own, so that nothing it started outlives it or this process.
-    process = processes.start(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, errors = process.communicate()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    lines = output.strip().splitlines()
-    if process.returncode or not lines:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{errors[-3000:]}")
-    if lines[-1].startswith("{"):
-        parsed: dict[str, Any] = json.loads(lines[-1])
-        return {k: v if isinstance(v, list) else [v] for k, v in parsed.items()}
-    match = re.search(r"rounds (\[.*?\])", output)
-    if match is None:
-        raise RuntimeError(f"{name} printed no times:\n{output[-3000:]}")
-    return {"rounds": ast.literal_eval(match.group(1))}
+    # See docs/performance.md.
+    onednn = name in ("local", "floor", "tff_onednn")
+    parsed = turns.run(command, onednn=onednn)
+    if "rounds" not in parsed:
+        # A peer, by variant: the better one counts.
+        parsed = min(parsed.values(), key=lambda kinds: min(kinds["rounds"]))
+    return {k: v if isinstance(v, list) else [v] for k, v in parsed.items()}
 
 
 def _result(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
@@ -132,13 +94,7 @@ def _result(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
     peers = [name for name in ("tff_onednn", "tff", "pfl") if name in best]
     server = min(found["local"]["server"])
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "cpu": _cpu(),
-            "cores": len(os.sched_getaffinity(0)),
-            "load": os.getloadavg(),
-            "python": platform.python_version(),
-        },
+        **turns.circumstances(),
         "users": _USERS.value,
         "sentences": _SENTENCES.value,
         "seconds": found,
@@ -213,14 +169,6 @@ def _picture(result: dict[str, Any], path: pathlib.Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def _cpu() -> str:
-    """The processor's name as the kernel knows it."""
-    info = pathlib.Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    match = re.search(r"model name\s*:\s*(.*)", text)
-    return match.group(1).strip() if match else platform.processor()
 
 
 if __name__ == "__main__":

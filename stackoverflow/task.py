@@ -144,14 +144,23 @@ class StackOverflow(task.Task):
 
     def model(self) -> Any:
         """Returns the local training that does no work on padding."""
-        from stackoverflow.model import local_training
+        from stackoverflow.model import group_training, local_training
 
-        return local_training.packed_trainer(
+        make: Any = local_training.packed_trainer
+        if self.group_size > 1:
+            make = group_training.packed_group_trainer
+        return make(
             self.sizes,
             self.config.client_learning_rate,
             batch_size=self.config.batch_size,
             epochs=self.config.local_epochs,
         )
+
+    def group(self, clients: Sequence[task.Client]) -> Any:
+        """Returns the sentences of several users."""
+        from stackoverflow.model import group_training
+
+        return group_training.group_of_rows([client.arrays[0] for client in clients])
 
     def initial_weights(self) -> task.Weights:
         """Returns the weights of round 0."""

@@ -45,17 +45,7 @@ def packed_trainer(
       >>> process = build_dp_ftrl_process(trainer, plan=plan)
       >>> dataset = tf.data.Dataset.from_tensors(rows)
     """
-    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float):
-        raise TypeError(f"learning_rate must be a number, got {learning_rate!r}.")
-    if not 0 < learning_rate < float("inf"):
-        raise ValueError(
-            f"learning_rate must be positive and finite, got {learning_rate!r}."
-        )
-    for name, value in (("batch_size", batch_size), ("epochs", epochs)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(
-                f"{name} must be a whole number of at least 1, got {value!r}."
-            )
+    check_training(learning_rate, batch_size, epochs)
     spec = tf.TensorSpec([None, config.row_length], tf.int32)
 
     def initial_weights() -> tff.learning.models.ModelWeights:
@@ -65,7 +55,7 @@ def packed_trainer(
     @tf.function(autograph=False)
     def update(weights, dataset):
         start = [tf.convert_to_tensor(w) for w in weights.trainable]
-        rows = _gather_rows(dataset, spec)
+        rows = gather_elements(dataset, spec)
         final, sums = train_on_rows(
             config,
             start,
@@ -140,21 +130,39 @@ def finalize_metrics(sums: Mapping[str, Any]) -> OrderedDict[str, tf.Tensor]:
     )
 
 
-def _gather_rows(dataset: tf.data.Dataset, spec: tf.TensorSpec) -> tf.Tensor:
-    """Puts the elements of a client's dataset one below the other."""
+def check_training(learning_rate: float, batch_size: int, epochs: int) -> None:
+    """Raises unless the three are what local training can be done with."""
+    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float):
+        raise TypeError(f"learning_rate must be a number, got {learning_rate!r}.")
+    if not 0 < learning_rate < float("inf"):
+        raise ValueError(
+            f"learning_rate must be positive and finite, got {learning_rate!r}."
+        )
+    for name, value in (("batch_size", batch_size), ("epochs", epochs)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{name} must be a whole number of at least 1, got {value!r}."
+            )
+
+
+def gather_elements(dataset: tf.data.Dataset, spec: Any) -> Any:
+    """Puts the elements of a dataset one below the other, tensor by tensor."""
     # A loop of the graph, not a reduction inside tf.data, so that the training itself
     # stands in the outermost graph. Nearly always there is exactly one element.
     iterator = iter(dataset)
+    specs = tf.nest.flatten(spec)
 
-    def body(element, rows):
-        rows = tf.concat([rows, element.get_value()], 0)
-        return iterator.get_next_as_optional(), rows
+    def body(element, *parts):
+        new = tf.nest.flatten(element.get_value())
+        longer = [tf.concat([p, n], 0) for p, n in zip(parts, new, strict=True)]
+        return iterator.get_next_as_optional(), *longer
 
-    _, rows = tf.while_loop(
-        lambda element, _: element.has_value(),
+    empty = [tf.zeros([0, *s.shape[1:]], s.dtype) for s in specs]
+    _, *parts = tf.while_loop(
+        lambda element, *_: element.has_value(),
         body,
-        (iterator.get_next_as_optional(), tf.zeros([0, spec.shape[1]], spec.dtype)),
-        shape_invariants=(None, spec.shape),
+        (iterator.get_next_as_optional(), *empty),
+        shape_invariants=(None, *(s.shape for s in specs)),
         parallel_iterations=1,
     )
-    return rows
+    return tf.nest.pack_sequence_as(spec, parts)

@@ -58,6 +58,43 @@ def sums(config: model.ModelConfig, targets: Any, predicted: Any, losses: Any) -
     }
 
 
+def sums_by_user(
+    config: model.ModelConfig, targets: Any, predicted: Any, losses: Any
+) -> Any:
+    """Sums up predictions as `sums` does, for each user by itself.
+
+    Args:
+      config: Says which ids are special.
+      targets: int32 [users, most]; 0, which is padding, does not count.
+      predicted: [users, most], the most likely id at each position.
+      losses: float32 [users, most], the cross entropy at each position.
+
+    Returns:
+      A dict of float32 [users]: the sums named in `SUM_NAMES`.
+    """
+    import tensorflow as tf
+
+    real = tf.not_equal(targets, model.PAD)
+    right = tf.equal(tf.cast(predicted, targets.dtype), targets) & real
+    no_end = (
+        real & tf.not_equal(targets, config.eos) & tf.not_equal(targets, config.bos)
+    )
+    words = no_end & tf.not_equal(targets, config.oov)
+
+    def count(condition):
+        return tf.reduce_sum(tf.cast(condition, tf.float32), 1)
+
+    return {
+        "loss": tf.reduce_sum(tf.where(real, losses, 0.0), 1),
+        "tokens": count(real),
+        "correct": count(right & words),
+        "countable": count(words),
+        "correct_with_oov": count(right & no_end),
+        "countable_with_oov": count(no_end),
+        "correct_all": count(right),
+    }
+
+
 def add(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Adds sums up, name by name; no parts at all give zeros."""
     total = dict.fromkeys(SUM_NAMES, 0.0)

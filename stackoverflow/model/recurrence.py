@@ -5,6 +5,9 @@ projection in front of the time loop, the gradients of both kernels and of the i
 behind it. Inside the loop stay the recurrent product and element-wise operations, on
 the rows that are still alive. The loop is unrolled: sizes differ from step to step, the
 number of steps does not.
+
+All tensors may have a users' axis in front: the weights of each user, and as many rows
+alive at a step for all of them. Products are then products for each user.
 """
 
 from typing import NamedTuple
@@ -60,17 +63,20 @@ def forward(
       The states [n, units] in packed order, and what `backward` needs.
     """
     alive = tf.unstack(sizes)
-    drives = tf.split(tf.matmul(inputs, kernel) + bias, sizes, num=len(alive))
+    if bias.shape.rank > 1:
+        bias = bias[:, None, :]
+    drives = tf.split(tf.matmul(inputs, kernel) + bias, sizes, num=len(alive), axis=-2)
     # An empty step: what the first one finds before it.
-    state = tf.zeros_like(drives[0][:, : recurrent.shape[0]])
+    state = tf.zeros_like(drives[0][..., : recurrent.shape[-2]])
     cell = state
-    states, earlier, columns = [], [state[:0]], []
+    states, earlier, columns = [], [state[..., :0, :]], []
     for step, drive in enumerate(drives):
         if step:
-            state, cell = state[: alive[step]], cell[: alive[step]]
+            state = state[..., : alive[step], :]
+            cell = cell[..., : alive[step], :]
             earlier.append(state)
             drive += tf.matmul(state, recurrent)
-        taken, kept, new, shown = tf.split(drive, 4, axis=1)
+        taken, kept, new, shown = tf.split(drive, 4, axis=-1)
         taken, kept, shown = tf.sigmoid(taken), tf.sigmoid(kept), tf.sigmoid(shown)
         new = tf.tanh(new)
         before, cell = cell, kept * cell + taken * new
@@ -78,9 +84,9 @@ def forward(
         state = shown * squashed
         states.append(state)
         columns.append((taken, kept, new, shown, before, squashed))
-    whole = [tf.concat(parts, 0) for parts in zip(*columns, strict=True)]
-    trace = Trace._make([inputs, *whole, tf.concat(earlier, 0)])
-    return tf.concat(states, 0), trace
+    whole = [tf.concat(parts, -2) for parts in zip(*columns, strict=True)]
+    trace = Trace._make([inputs, *whole, tf.concat(earlier, -2)])
+    return tf.concat(states, -2), trace
 
 
 def backward(
@@ -90,7 +96,20 @@ def backward(
     recurrent: tf.Tensor,
     trace: Trace,
 ) -> Gradients:
-    """Returns the gradients, given that of the states [n, units]."""
+    """Returns the gradients, given that of the states [n, units]; for one user."""
+    drive = drive_gradients(gradient, sizes, recurrent, trace)
+    return Gradients(
+        inputs=tf.matmul(drive, kernel, transpose_b=True),
+        kernel=tf.matmul(trace.inputs, drive, transpose_a=True),
+        recurrent=tf.matmul(trace.earlier, drive[sizes[0] :], transpose_a=True),
+        bias=tf.reduce_sum(drive, 0),
+    )
+
+
+def drive_gradients(
+    gradient: tf.Tensor, sizes: tf.Tensor, recurrent: tf.Tensor, trace: Trace
+) -> tf.Tensor:
+    """Returns the gradient of the gates' drives [n, 4 · units], given the states'."""
     alive = tf.unstack(sizes)
     count = len(alive)
     taken, kept, new, shown = trace.taken, trace.kept, trace.new, trace.shown
@@ -106,11 +125,15 @@ def backward(
     )
     steps = list(
         zip(
-            *(tf.split(whole, sizes, num=count) for whole in (gradient, *slopes)),
+            *(
+                tf.split(whole, sizes, num=count, axis=-2)
+                for whole in (gradient, *slopes)
+            ),
             strict=True,
         )
     )
     transposed = _transpose(recurrent)
+    outer = [[0, 0]] * (recurrent.shape.rank - 2)
     drives: list[tf.Tensor] = []
     to_state = to_cell = None
     for step in reversed(range(count)):
@@ -119,22 +142,16 @@ def backward(
             cell = state * by_cell
         else:
             # Rows that end here hear nothing from the step behind.
-            missing = [[0, alive[step] - alive[step + 1]], [0, 0]]
+            missing = [*outer, [0, alive[step] - alive[step + 1]], [0, 0]]
             state += tf.pad(to_state, missing)
             cell = state * by_cell + tf.pad(to_cell, missing)
         drive = tf.concat(
-            [cell * by_taken, cell * by_kept, cell * by_new, state * by_shown], 1
+            [cell * by_taken, cell * by_kept, cell * by_new, state * by_shown], -1
         )
         drives.append(drive)
         if step:
             to_state, to_cell = tf.matmul(drive, transposed), cell * keep
-    drive = tf.concat(drives[::-1], 0)
-    return Gradients(
-        inputs=tf.matmul(drive, kernel, transpose_b=True),
-        kernel=tf.matmul(trace.inputs, drive, transpose_a=True),
-        recurrent=tf.matmul(trace.earlier, drive[alive[0] :], transpose_a=True),
-        bias=tf.reduce_sum(drive, 0),
-    )
+    return tf.concat(drives[::-1], -2)
 
 
 def _transpose(matrix: tf.Tensor) -> tf.Tensor:
@@ -143,5 +160,8 @@ def _transpose(matrix: tf.Tensor) -> tf.Tensor:
     TensorFlow's optimizer would fold a plain transposition back into the products; a
     reshape between them keeps it from doing so.
     """
-    rows, columns = matrix.shape
-    return tf.reshape(tf.transpose(matrix[None], [0, 2, 1]), [columns, rows])
+    rows, columns = matrix.shape[-2:]
+    turned = tf.linalg.matrix_transpose(matrix[None])
+    return tf.reshape(
+        turned, [-1, columns, rows] if matrix.shape.rank > 2 else [columns, rows]
+    )

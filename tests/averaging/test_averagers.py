@@ -96,6 +96,26 @@ def test_pda_follows_its_recursion():
         np.testing.assert_allclose(averaging.pda(gamma).weights(t - 1), weights)
 
 
+def test_schedule_free_lies_between_the_iterate_and_its_running_average():
+    thetas = [np.float64(x) for x in np.random.default_rng(3).normal(size=12)]
+    beta, gamma = 0.9, 8.0
+    averages = list(averaging.fold(averaging.pda(gamma), thetas))
+    broadcast = list(averaging.fold(averaging.schedule_free(beta, gamma), thetas))
+    for theta, average, point in zip(thetas, averages, broadcast, strict=True):
+        np.testing.assert_allclose(point, beta * average + (1 - beta) * theta)
+    assert broadcast[0] == thetas[0]
+
+
+def test_the_ends_of_schedule_free_are_last_and_pda():
+    for t in (0, 1, 7):
+        np.testing.assert_allclose(
+            averaging.schedule_free(0.0, 3.0).weights(t), averaging.last().weights(t)
+        )
+        np.testing.assert_allclose(
+            averaging.schedule_free(1.0, 3.0).weights(t), averaging.pda(3.0).weights(t)
+        )
+
+
 def test_starting_at_sees_checkpoints_before_tau():
     averager = averaging.starting_at(3, averaging.uta(3))
     aggregates = list(averaging.fold(averager, [np.float64(x) for x in range(6)]))
@@ -130,6 +150,14 @@ def test_ema_takes_exactly_one(arguments):
 def test_pda_refuses(gamma):
     with pytest.raises(ValueError, match="gamma must be finite"):
         averaging.pda(gamma)
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.1, float("nan")])
+def test_schedule_free_refuses(beta):
+    with pytest.raises(ValueError, match=r"beta must be in \[0, 1\]; got"):
+        averaging.schedule_free(beta)
+    with pytest.raises(ValueError, match="gamma must be finite"):
+        averaging.schedule_free(gamma=-1.0)
 
 
 @pytest.mark.parametrize("call", ["1", None, True])

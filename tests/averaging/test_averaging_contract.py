@@ -23,6 +23,8 @@ AVERAGERS = {
     "ema_decay_warm_up": averaging.ema(decay=0.99, warm_up=True),
     "pda0": averaging.pda(0),
     "pda2": averaging.pda(2.5),
+    "schedule_free": averaging.schedule_free(0.9, 8.0),
+    "schedule_free_of_pda0": averaging.schedule_free(0.25, 0.0),
     "uta3_from_4": averaging.starting_at(4, averaging.uta(3)),
     "ema_from_4": averaging.starting_at(4, averaging.ema(decay=0.8)),
     "uta9_from_0": averaging.starting_at(0, averaging.uta(9)),
@@ -273,6 +275,7 @@ def test_any_parameters_give_the_published_combination(
         averaging.pda(gamma),
         averaging.ema(weight=rate, warm_up=warm_up),
         averaging.ema(decay=1 - rate, warm_up=warm_up),
+        averaging.schedule_free(rate, gamma),
         averaging.starting_at(tau, averaging.uta(k)),
     ):
         for t, aggregate in enumerate(averaging.fold(averager, list(values))):

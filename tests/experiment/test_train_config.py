@@ -36,6 +36,16 @@ def test_it_survives_json():
         ),
         ({"averager": "ema", "ema_decay": 0.9}, "ema(decay=0.9, warm_up)"),
         ({"averager": "pda", "gamma": 2.0}, "pda(gamma=2)"),
+        (
+            {
+                "averager": "schedule_free",
+                "beta": 0.8,
+                "gamma": 2.0,
+                "step_from": "iterate",
+                "server_momentum": 0.0,
+            },
+            "schedule_free(beta=0.8, gamma=2)",
+        ),
         ({"averager": "uta", "start_round": 7}, "uta(k=3) from step 7"),
     ],
 )
@@ -71,6 +81,16 @@ def test_restarts_cost_noise():
         ({"epsilon": 1.0}, "exactly one of noise_multiplier and epsilon"),
         ({"averager": "mean"}, "averager must be one of last, uta, ema, pda"),
         ({"averager": "ema"}, "exactly one of ema_weight"),
+        (
+            {"averager": "schedule_free", "step_from": "iterate"},
+            "step_from=iterate and server_momentum=0; got step_from=iterate and "
+            "server_momentum=0.95",
+        ),
+        (
+            {"averager": "schedule_free", "server_momentum": 0.0},
+            "got step_from=aggregate",
+        ),
+        ({"beta": 1.5}, "beta must be at most 1; got 1.5"),
         ({"rounds": 0}, "rounds must be at least 1; got 0"),
         ({"clip_norm": float("nan")}, "clip_norm must be at least 0; got nan"),
         ({"noise_multiplier": -0.1}, "noise_multiplier must be at least 0"),

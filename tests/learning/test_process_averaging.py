@@ -21,6 +21,7 @@ CASES = {
     "tau": (lambda: averaging.starting_at(TAU, averaging.uta(2)), "aggregate"),
     "uta, iterate": (lambda: averaging.uta(3), "iterate"),
     "ema, iterate": (lambda: averaging.ema(weight=0.4), "iterate"),
+    "schedule-free": (lambda: averaging.schedule_free(0.8, 2.0), "iterate"),
 }
 
 

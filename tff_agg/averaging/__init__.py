@@ -12,8 +12,18 @@ from tff_agg.averaging.averagers import (
     fold,
     last,
     pda,
+    schedule_free,
     starting_at,
     uta,
 )
 
-__all__ = ["Averager", "ema", "fold", "last", "pda", "starting_at", "uta"]
+__all__ = [
+    "Averager",
+    "ema",
+    "fold",
+    "last",
+    "pda",
+    "schedule_free",
+    "starting_at",
+    "uta",
+]

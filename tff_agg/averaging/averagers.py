@@ -181,6 +181,54 @@ def pda(gamma: float) -> Averager:
     return _moving(newest_weight, f"pda(gamma={gamma:g})")
 
 
+def schedule_free(beta: float = 0.9, gamma: float = 8.0) -> Averager:
+    """Returns the broadcast of schedule-free training: between iterate and average.
+
+    The aggregate is β · average + (1 − β) · newest checkpoint, where the average is
+    that of `pda(gamma)`. It is meant for `step_from='iterate'` without server momentum:
+    gradients are taken near the long average, while the iterate steps on by itself.
+    The average takes the part of a decaying learning rate and β that of momentum
+    (Defazio et al., "The Road Less Scheduled", 2024). With `step_from='aggregate'` the
+    iterate would be pulled back to its own past, which is another method.
+
+    The closed form: with p_i the weights of `pda(gamma)`, checkpoint i has the weight
+    β · p_i, and the newest one 1 − β in addition.
+
+    Args:
+      beta: β, the share of the average, in [0, 1]. 0 is `last()`, 1 is `pda(gamma)`.
+      gamma: γ of the average, a finite number that is not negative.
+
+    Example:
+      >>> schedule_free(beta=0.5, gamma=0).weights(3).tolist()
+      [0.125, 0.125, 0.125, 0.625]
+    """
+    _check_real("beta", beta)
+    if not 0 <= beta <= 1:
+        raise ValueError(f"beta must be in [0, 1]; got {beta!r}")
+    beta = float(beta)
+    running = pda(gamma)
+    assert running.weights is not None
+    average_weights = running.weights
+
+    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+        state, average = running.next(state, theta)
+
+        def between(mean: Any, newest: Any) -> Any:
+            dtype = structure.dtype_of(mean)
+            return mean * structure.cast(np.float64(beta), dtype) + (
+                newest * structure.cast(np.float64(1.0 - beta), dtype)
+            )
+
+        return state, structure.map_leaves(between, average, theta)
+
+    def weights(t: int) -> np.ndarray:
+        return beta * average_weights(t) + (1.0 - beta) * _unit(t)
+
+    return Averager(
+        running.init, next_, weights, f"schedule_free(beta={beta:g}, gamma={gamma:g})"
+    )
+
+
 def starting_at(tau: int, averager: Averager) -> Averager:
     """Returns `averager`, whose aggregate is used only from step τ on.
 

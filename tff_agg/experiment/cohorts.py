@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pds import sampler, schedule
 from tff_agg.experiment import identity, loop
 from tff_agg.experiment.task import Task
+from tff_agg.learning import grouping
 
 _SCHEDULES = {
     "linear": schedule.linear,
@@ -47,13 +48,18 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
         }
         if task.config.pds:
             facts[f"{first}_clients"] = sum(group == first for _, group in chosen)
+        arrays = (array for client in clients for array in client.arrays)
+        digest_of_data = identity.arrays_digest(arrays)
+        costs = [client.examples for client in clients]
+        if task.group_size == 1:
+            data = [client.data for client in clients]
+            return loop.Cohort(names, data, digest_of_data, costs, facts)
+        groups = grouping.form_groups(costs, task.group_size)
         return loop.Cohort(
-            client_ids=names,
-            data=[client.data for client in clients],
-            digest=identity.arrays_digest(
-                array for client in clients for array in client.arrays
-            ),
-            costs=[client.examples for client in clients],
+            client_ids=[[names[i] for i in group] for group in groups],
+            data=[task.group([clients[i] for i in group]) for group in groups],
+            digest=digest_of_data,
+            costs=[sum(costs[i] for i in group) for group in groups],
             facts=facts,
         )
 

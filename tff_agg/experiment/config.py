@@ -12,9 +12,14 @@ from typing import Any, ClassVar, Self
 
 from tff_agg import averaging, noise, privacy
 
-AVERAGERS = ("last", "uta", "ema", "pda")
+AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 MECHANISMS = ("identity", "tree", "honaker", "banded", "blt", "dense")
 SCHEDULES = ("linear", "cosine", "step", "constant")
+
+# Above so many parameters the arithmetic takes longer than the calls, and side by side
+# gains nothing (docs/performance.md).
+GROUP_PARAMETERS = 200_000
+GROUP_USERS = 25
 
 
 def field(
@@ -64,6 +69,12 @@ class TrainConfig:
     )
     rounds: int = field(2000, "training rounds", at_least=1)
     clients_per_round: int = field(100, "clients in each round", at_least=1)
+    group_users: int | None = field(
+        None,
+        "users trained side by side, as one client of TFF's; 1: one by one; not given: "
+        "25 for models of at most 200,000 parameters that can, else 1",
+        at_least=1,
+    )
     # Optimisers.
     batch_size: int = field(16, "examples in a client's step", at_least=1)
     local_epochs: int = field(1, "passes of a client over its examples", at_least=1)
@@ -77,7 +88,14 @@ class TrainConfig:
     ema_weight: float | None = field(None, "ema: weight of the newest checkpoint")
     ema_decay: float | None = field(None, "ema: weight of the old average")
     ema_warm_up: bool = field(True, "ema: forget the first checkpoints sooner")
-    gamma: float = field(1.0, "pda: γ, the weight of later checkpoints")
+    gamma: float = field(
+        1.0, "pda and schedule_free: γ, the weight of later checkpoints"
+    )
+    beta: float = field(
+        0.9,
+        "schedule_free: share of the average in what is broadcast, the iterate's"
+        " is the rest; with step_from=iterate and server_momentum=0 only",
+    )
     start_round: int = field(0, "τ: the first step whose aggregate is broadcast")
     step_from: str = field(
         "aggregate", "where the server's step starts", ("aggregate", "iterate")
@@ -190,6 +208,16 @@ class TrainConfig:
                 f"checkpoint) and ema_decay (of the old average); got "
                 f"{self.ema_weight!r} and {self.ema_decay!r}"
             )
+        if self.averager == "schedule_free" and (
+            self.step_from != "iterate" or self.server_momentum
+        ):
+            raise ValueError(
+                "averager=schedule_free goes with step_from=iterate and "
+                f"server_momentum=0; got step_from={self.step_from} and "
+                f"server_momentum={self.server_momentum!r}"
+            )
+        if not self.beta <= 1:
+            raise ValueError(f"beta must be at most 1; got {self.beta!r}")
 
     def build_averager(self) -> averaging.Averager:
         """Returns the averager of the server."""
@@ -197,6 +225,16 @@ class TrainConfig:
         if not self.start_round:
             return made
         return averaging.starting_at(self.start_round, made)
+
+    def group_size(self, num_parameters: int) -> int:
+        """Returns how many users train side by side, given the size of the model.
+
+        The choice decides the order of additions and with it the last bits of a run.
+        It follows from the configuration and the model alone, never from the machine.
+        """
+        if self.group_users is not None:
+            return self.group_users
+        return GROUP_USERS if num_parameters <= GROUP_PARAMETERS else 1
 
     def build_participation(self) -> privacy.Participation:
         """Returns the participation schema that sampler and accountant share."""
@@ -263,6 +301,7 @@ _BUILD_AVERAGER = {
         weight=c.ema_weight, decay=c.ema_decay, warm_up=c.ema_warm_up
     ),
     "pda": lambda c: averaging.pda(c.gamma),
+    "schedule_free": lambda c: averaging.schedule_free(c.beta, c.gamma),
 }
 
 _BUILD_MECHANISM = {

@@ -46,7 +46,8 @@ class Cohort(NamedTuple):
     """The clients of one round.
 
     Attributes:
-      client_ids: What to call them in errors.
+      client_ids: What to call them in errors; for a client that is a group of users,
+        the list of their names.
       data: One dataset each.
       digest: A digest of these data, stored with the round; or a `NotChecked`.
       costs: How much work each is, for lanes of equal length; None if not known.

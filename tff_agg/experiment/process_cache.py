@@ -77,14 +77,15 @@ def first_state(process: Any, task: Task) -> Any:
 
 def _build(task: Task, plan: privacy.Plan) -> Any:
     """Builds the TFF process of a task."""
-    from tff_agg.learning import client_work, process
+    from tff_agg.learning import client_work, group_work, process
 
     config, model = task.config, task.model()
     local: dict[str, Any] = {}
-    if not isinstance(model, client_work.LocalTrainer):
+    if not isinstance(model, client_work.LocalTrainer | group_work.GroupTrainer):
         local = {
             "client_optimizer": config.client_learning_rate,
             "client_epochs": config.local_epochs,
+            "grouped": task.group_size > 1,
         }
     return process.build_dp_ftrl_process(
         model,

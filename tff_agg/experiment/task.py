@@ -7,6 +7,7 @@ tuning and uncertainty. `docs/your_own_task.md` builds one in about a hundred li
 """
 
 import abc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -120,6 +121,21 @@ class Task(abc.ABC):
     def model(self) -> Any:
         """Returns what `build_dp_ftrl_process` trains; imports TensorFlow."""
 
+    @property
+    def group_size(self) -> int:
+        """How many users train side by side, as one client of TFF's."""
+        return self.config.group_size(self.num_parameters)
+
+    def group(self, clients: Sequence[Client]) -> Any:
+        """Returns the data of a group of users who train side by side.
+
+        The default is for functional models, whose clients' data are batches.
+        """
+        from tff_agg.learning import grouping
+
+        batches = [client.data.as_numpy_iterator() for client in clients]
+        return grouping.group_batches(batches, self.model().input_spec)
+
     @abc.abstractmethod
     def initial_weights(self) -> Weights:
         """Returns the weights of round 0 by name, a function of the seed."""
@@ -208,6 +224,11 @@ class Task(abc.ABC):
     def weight_names(self) -> tuple[str, ...]:
         """The names of the weights, in order."""
         return tuple(self.shapes)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the model has."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
 
     def population(self) -> Sequence[populations.Group]:
         """Returns the groups that the configuration draws clients from."""

@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 
 from tff_agg.learning.client_work import check_on_non_finite
 from tff_agg.learning.tracing import graph_computation
+from tff_agg.runtime.errors import MEMBER
 
 # TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
 # seeded with 32 bits: few enough to try them all. The noise must be hidden better.
@@ -37,6 +38,10 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
     `clipped_fraction`, `update_norm_mean` and `update_norm_max` before clipping,
     `non_finite`, and `noise_stddev`, on the sum.
 
+    With `grouped`, a client's value is the updates of a group of users, each leaf with
+    a first axis of users. Each user's update is clipped by itself, and `clients` in
+    the limits and measurements are the users.
+
     Attributes:
       plan: Anything with `clip_norm`, `cohort_size`, `rounds`, `mechanism` and
         `noise_stddev`.
@@ -52,6 +57,7 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
         *,
         on_non_finite: str = "drop",
         noise_seed: Sequence[int] | None = None,
+        grouped: bool = False,
     ):
         """Initializes the factory.
 
@@ -61,15 +67,21 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
             zeros in its place; `'error'` fails on it. See `build_dp_ftrl_process`.
           noise_seed: Two integers of 64 bits, for tests. None, the default, draws a
             fresh secret from the operating system in every call of `initialize`.
+          grouped: Whether a client's value is the stacked updates of several users.
         """
         check_on_non_finite(on_non_finite)
         check_plan(plan)
         self.plan = plan
         self._on_non_finite = on_non_finite
         self._noise_seed = None if noise_seed is None else check_seed(noise_seed)
+        self._grouped = grouped
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        """Builds the aggregation process of updates of `value_type`."""
+        """Builds the aggregation process of updates of `value_type`.
+
+        With `grouped` that is the type of stacked updates: every leaf has a first
+        dimension that is not known.
+        """
         # TFF's own test of floats does not know bfloat16.
         if not tff.types.is_structure_of_tensors(value_type) or not all(
             dtype.is_floating for dtype in tf.nest.flatten(_dtypes(value_type))
@@ -81,9 +93,11 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
         plan = self.plan
         noisy = plan.noise_stddev > 0
 
+        clip_all = clip_updates if self._grouped else clip_update
+
         @graph_computation(value_type)
         def clip(update):
-            return clip_update(update, plan.clip_norm, self._on_non_finite)
+            return clip_all(update, plan.clip_norm, self._on_non_finite)
 
         clipped_type, counts_type, norm_type = clip.type_signature.result
         dtypes = _dtypes(value_type)
@@ -202,6 +216,73 @@ def _at_least_float32(leaf: Any) -> tf.Tensor:
     """
     tensor = tf.convert_to_tensor(leaf)
     return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
+
+
+def clip_updates(
+    updates: Any, clip_norm: float, on_non_finite: str
+) -> tuple[Any, OrderedDict[str, tf.Tensor], tf.Tensor]:
+    """Clips the updates of several users, each as `clip_update` does, and adds them up.
+
+    Args:
+      updates: A structure of floating-point tensors with a first axis of users.
+      clip_norm: The largest norm of a user's update; infinity clips nothing.
+      on_non_finite: `'error'` or `'drop'`.
+
+    Returns:
+      The sum of the clipped updates; the counts of `clip_update`, added up over the
+      users; and the largest norm before clipping.
+
+    Example:
+      >>> stack = [tf.constant([[3.0, 4.0], [0.0, 0.5]])]
+      >>> total, counts, largest = clip_updates(stack, 1.0, 'error')
+      >>> total[0].numpy(), int(counts['clipped']), float(largest)
+      (array([0.6, 1.3], dtype=float32), 1, 5.0)
+    """
+    leaves = [_at_least_float32(leaf) for leaf in tf.nest.flatten(updates)]
+    users = tf.shape(leaves[0])[0]
+    rows = [tf.reshape(x, [users, math.prod(x.shape[1:])]) for x in leaves]
+    squares = [tf.cast(tf.reduce_sum(tf.square(row), 1), tf.float32) for row in rows]
+    norms = tf.sqrt(tf.add_n(squares))
+    finite = tf.math.is_finite(norms)
+    too_long = norms > clip_norm
+    scales = tf.where(too_long, clip_norm / norms, 1.0)
+    all_finite = tf.reduce_all(finite)
+    if on_non_finite == "error":
+        # No user is looked up where there is none to blame, nor where there are none.
+        norm, place = tf.cond(
+            all_finite,
+            lambda: (tf.constant(0.0), tf.constant(0, tf.int64)),
+            lambda: _first(norms, tf.logical_not(finite)),
+        )
+        tf.debugging.Assert(
+            all_finite,
+            [MEMBER, place, "the client's update is not finite; its norm is", norm],
+        )
+    else:
+        scales = tf.where(finite, scales, 0.0)
+        norms = tf.where(finite, norms, 0.0)
+        rows = tf.cond(
+            all_finite,
+            lambda: rows,
+            lambda: [tf.where(finite[:, None], r, tf.zeros_like(r)) for r in rows],
+        )
+    total = [
+        tf.reshape(tf.matmul(tf.cast(scales, row.dtype)[None], row), leaf.shape[1:])
+        for leaf, row in zip(leaves, rows, strict=True)
+    ]
+    counts = OrderedDict(
+        clients=tf.cast(users, tf.int64),
+        clipped=tf.reduce_sum(tf.cast(finite & too_long, tf.int64)),
+        non_finite=tf.reduce_sum(tf.cast(~finite, tf.int64)),
+        norm=tf.reduce_sum(norms),
+    )
+    return tf.nest.pack_sequence_as(updates, total), counts, tf.reduce_max(norms)
+
+
+def _first(values: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first value that is chosen, and its place."""
+    place = tf.where(chosen)[0, 0]
+    return values[place], place
 
 
 def fresh_seed() -> tf.Tensor:

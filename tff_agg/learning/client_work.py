@@ -92,8 +92,7 @@ def trainer_from_model(
       >>> trainer = trainer_from_model(model, client_optimizer=0.5)
     """
     optimizer = as_client_optimizer(client_optimizer)
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise ValueError(f"epochs must be a whole number of at least 1, got {epochs!r}")
+    check_epochs(epochs)
     if isinstance(model, tff.learning.models.FunctionalModel):
         return _functional_trainer(model, optimizer, epochs)
     if callable(model) and not isinstance(
@@ -129,22 +128,50 @@ def as_client_optimizer(
     return tff.learning.optimizers.build_sgdm(learning_rate=client_optimizer)
 
 
-def _functional_trainer(
+class FunctionalTraining(NamedTuple):
+    """The parts of training a functional model, for one user.
+
+    Attributes:
+      initial_weights: As in `LocalTrainer`.
+      start: `weights -> state` before the first batch.
+      step: `(state, batch) -> state`.
+      outcome: `(weights, state) -> (delta, num_examples, metrics)`.
+      finalize: As `finalize_metrics` in `LocalTrainer`.
+    """
+
+    initial_weights: Callable[[], ModelWeights]
+    start: Callable[[ModelWeights], Any]
+    step: Callable[[Any, Any], Any]
+    outcome: Callable[[ModelWeights, Any], tuple[Any, tf.Tensor, Mapping[str, Any]]]
+    finalize: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def functional_training(
     model: tff.learning.models.FunctionalModel,
-    optimizer: tff.learning.optimizers.Optimizer,
+    client_optimizer: tff.learning.optimizers.Optimizer | float,
     epochs: int,
-) -> LocalTrainer:
-    """Training of a model whose weights are arguments."""
+) -> FunctionalTraining:
+    """Takes the training of a model whose weights are arguments apart."""
+    optimizer = as_client_optimizer(client_optimizer)
+    check_epochs(epochs)
 
     def initial_weights() -> ModelWeights:
         return tf.nest.map_structure(
             tf.convert_to_tensor, ModelWeights(*model.initial_weights)
         )
 
+    def start(weights):
+        return (
+            (weights.trainable, weights.non_trainable),
+            optimizer.initialize(_specs(weights.trainable)),
+            model.initialize_metrics_state(),
+            (tf.constant(0.0), tf.constant(0.0)),
+        )
+
     def step(state, batch):
         weights, optimizer_state, metrics, loss_sums = state
         trainable, non_trainable = weights
-        x, y = _features_and_labels(batch)
+        x, y = features_and_labels(batch)
         with tf.GradientTape() as tape:
             tape.watch(trainable)
             output = model.predict_on_batch(weights, x, training=True)
@@ -171,16 +198,8 @@ def _functional_trainer(
         updated = tf.nest.pack_sequence_as(trainable, updated)
         return (updated, non_trainable), optimizer_state, metrics, loss_sums
 
-    @tf.function
-    def update(weights, dataset):
-        start = (
-            (weights.trainable, weights.non_trainable),
-            optimizer.initialize(_specs(weights.trainable)),
-            model.initialize_metrics_state(),
-            (tf.constant(0.0), tf.constant(0.0)),
-        )
-        final = _reduce(step, start, dataset.repeat(epochs) if epochs > 1 else dataset)
-        (trainable, _), _, metrics, loss_sums = final
+    def outcome(weights, state):
+        (trainable, _), _, metrics, loss_sums = state
         delta = tf.nest.map_structure(tf.subtract, weights.trainable, trainable)
         sums: OrderedDict[str, Any] = OrderedDict(metrics)
         if "loss" not in sums:
@@ -198,7 +217,29 @@ def _functional_trainer(
 
     with tf.Graph().as_default():
         has_own_loss = "loss" in model.initialize_metrics_state()
-    return LocalTrainer(model.input_spec, initial_weights, update, finalize, True)
+    return FunctionalTraining(initial_weights, start, step, outcome, finalize)
+
+
+def _functional_trainer(
+    model: tff.learning.models.FunctionalModel,
+    optimizer: tff.learning.optimizers.Optimizer,
+    epochs: int,
+) -> LocalTrainer:
+    """Training of a model whose weights are arguments."""
+    training = functional_training(model, optimizer, epochs)
+
+    @tf.function
+    def update(weights, dataset):
+        final = _reduce(
+            training.step,
+            training.start(weights),
+            dataset.repeat(epochs) if epochs > 1 else dataset,
+        )
+        return training.outcome(weights, final)
+
+    return LocalTrainer(
+        model.input_spec, training.initial_weights, update, training.finalize, True
+    )
 
 
 def _variable_trainer(
@@ -272,7 +313,7 @@ def _variable_trainer(
     return LocalTrainer(element_spec, initial_weights, update, finalize, True)
 
 
-def _features_and_labels(batch: Any) -> tuple[Any, Any]:
+def features_and_labels(batch: Any) -> tuple[Any, Any]:
     """Splits a batch as TFF's models describe it: a mapping or a pair."""
     if isinstance(batch, Mapping):
         return batch["x"], batch["y"]
@@ -330,6 +371,28 @@ def build_client_work(
       >>> work = build_client_work(trainer)
     """
     check_on_non_finite(on_non_finite)
+
+    def train(weights, dataset):
+        delta, num_examples, metrics = trainer.update(weights, dataset)
+        num_examples = tf.cast(num_examples, tf.float32)
+        metrics = OrderedDict(metrics)
+        if on_non_finite == "drop":
+            metrics = _zero_unless_finite(metrics)
+        return tff.learning.templates.ClientResult(delta, num_examples), metrics
+
+    return client_work_of(trainer, train)
+
+
+def client_work_of(
+    trainer: Any, train: Callable[[Any, Any], tuple[Any, Any]]
+) -> tff.learning.templates.ClientWorkProcess:
+    """Makes the client work of a function `(weights, dataset) -> (result, metrics)`.
+
+    Args:
+      trainer: A `LocalTrainer`, or what has the same attributes.
+      train: Returns a `tff.learning.templates.ClientResult` and what is to be added up
+        over clients.
+    """
     weights_type = tff.tensorflow.computation(
         trainer.initial_weights
     ).type_signature.result
@@ -340,16 +403,8 @@ def build_client_work(
             return tff.tensorflow.computation(*types)
         return graph_computation(*types)
 
-    @computation(weights_type, data_type)
-    def train(weights, dataset):
-        delta, num_examples, metrics = trainer.update(weights, dataset)
-        num_examples = tf.cast(num_examples, tf.float32)
-        metrics = OrderedDict(metrics)
-        if on_non_finite == "drop":
-            metrics = _zero_unless_finite(metrics)
-        return tff.learning.templates.ClientResult(delta, num_examples), metrics
-
-    metrics_type = train.type_signature.result[1]
+    work = computation(weights_type, data_type)(train)
+    metrics_type = work.type_signature.result[1]
 
     @computation(metrics_type)
     def finalize(sums):
@@ -365,7 +420,7 @@ def build_client_work(
         tff.FederatedType(data_type, tff.CLIENTS),
     )
     def next_round(state, weights, client_data):
-        result, metrics = tff.federated_map(train, (weights, client_data))
+        result, metrics = tff.federated_map(work, (weights, client_data))
         measurements = tff.federated_zip(
             OrderedDict(
                 train=tff.federated_map(finalize, tff.federated_sum(metrics)),
@@ -375,6 +430,12 @@ def build_client_work(
         return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
     return tff.learning.templates.ClientWorkProcess(initialize, next_round)
+
+
+def check_epochs(epochs: int) -> None:
+    """Raises unless `epochs` is a number of passes over the data."""
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise ValueError(f"epochs must be a whole number of at least 1, got {epochs!r}")
 
 
 def check_on_non_finite(on_non_finite: str) -> None:

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from tff_agg import averaging
 from tff_agg.learning import aggregator as aggregators
-from tff_agg.learning import client_work, finalizer, limits
+from tff_agg.learning import client_work, finalizer, group_work, limits, vectorized
 from tff_agg.learning.tracing import graph_computation
 
 
@@ -32,6 +32,7 @@ def build_dp_ftrl_process(
     step_from: str = "aggregate",
     on_non_finite: str = "drop",
     noise_seed: Sequence[int] | None = None,
+    grouped: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds federated DP-FTRL with training aggregation.
 
@@ -60,7 +61,7 @@ def build_dp_ftrl_process(
     Args:
       model: A `tff.learning.models.FunctionalModel`, a function without arguments that
         returns a `tff.learning.models.VariableModel` (for instance from a Keras
-        model), or a `LocalTrainer`.
+        model), a `LocalTrainer` or a `GroupTrainer`.
       plan: A `tff_agg.privacy.Plan`: clip norm, cohort size, rounds, mechanism, noise.
       averager: The checkpoint aggregation of `tff_agg.averaging`; by default the last
         checkpoint, which is plain DP-FTRL.
@@ -81,6 +82,10 @@ def build_dp_ftrl_process(
         user's data, which no ε covers.
       noise_seed: Two integers of 64 bits, for tests. By default each call of
         `initialize` draws a secret seed from the operating system.
+      grouped: The value of a client is a group of users, made by
+        `grouping.group_batches`, who train side by side: `tff_agg.learning.vectorized`
+        says for which models this is faster. Clip norm, cohort size and metrics are
+        about users all the same. For a `FunctionalModel`; a `GroupTrainer` always is.
 
     Returns:
       A `DPFTRLProcess`, a `tff.learning.templates.LearningProcess` that describes
@@ -105,18 +110,27 @@ def build_dp_ftrl_process(
     """
     averager = averaging.last() if averager is None else averager
     finalizer.check_step(server_learning_rate, server_momentum, nesterov, step_from)
-    trainer = _trainer(model, client_optimizer, client_epochs)
+    trainer = _trainer(model, client_optimizer, client_epochs, grouped)
     initial_weights = tff.tensorflow.computation(trainer.initial_weights)
     weights_type = initial_weights.type_signature.result
     factory = aggregators.DPFTRLSumFactory(
-        plan, on_non_finite=on_non_finite, noise_seed=noise_seed
+        plan,
+        on_non_finite=on_non_finite,
+        noise_seed=noise_seed,
+        grouped=isinstance(trainer, group_work.GroupTrainer),
+    )
+    work = (
+        group_work.build_group_work(trainer, on_non_finite=on_non_finite)
+        if isinstance(trainer, group_work.GroupTrainer)
+        else client_work.build_client_work(trainer, on_non_finite=on_non_finite)
     )
     composed = tff.learning.templates.compose_learning_process(
         initial_weights,
         tff.learning.templates.build_broadcast_process(weights_type),
-        client_work.build_client_work(trainer, on_non_finite=on_non_finite),
+        work,
         tff.aggregators.as_weighted_aggregator(factory).create(
-            weights_type.trainable, tff.TensorType(np.float32)
+            work.next.type_signature.result.result.member.update,
+            tff.TensorType(np.float32),
         ),
         finalizer.build_averaging_finalizer(
             weights_type,
@@ -241,14 +255,20 @@ def _describe_client(optimizer: Any, epochs: int) -> dict[str, Any]:
 
 
 def _trainer(
-    model: Any, client_optimizer: Any, client_epochs: int
-) -> client_work.LocalTrainer:
+    model: Any, client_optimizer: Any, client_epochs: int, grouped: bool
+) -> client_work.LocalTrainer | group_work.GroupTrainer:
     """Makes a trainer of a model, or takes the one that was given."""
-    if isinstance(model, client_work.LocalTrainer):
+    if isinstance(model, client_work.LocalTrainer | group_work.GroupTrainer):
+        kind = type(model).__name__
         if client_optimizer is not None or client_epochs != 1:
             raise ValueError(
-                "client_optimizer and client_epochs are for models; a LocalTrainer has "
+                f"client_optimizer and client_epochs are for models; a {kind} has "
                 f"its own. Leave them out (got {client_optimizer!r}, {client_epochs!r})"
+            )
+        if grouped and isinstance(model, client_work.LocalTrainer):
+            raise ValueError(
+                "grouped=True is for models; a LocalTrainer trains one client. Give a "
+                "GroupTrainer"
             )
         return model
     epochs_are_whole = isinstance(client_epochs, int) and client_epochs >= 1
@@ -261,7 +281,10 @@ def _trainer(
             "client_optimizer must be an optimizer of tff.learning.optimizers or a "
             "learning rate, got None"
         )
-    return client_work.trainer_from_model(model, client_optimizer, client_epochs)
+    make = (
+        vectorized.trainer_side_by_side if grouped else client_work.trainer_from_model
+    )
+    return make(model, client_optimizer, client_epochs)
 
 
 def aggregate(state: Any) -> Any:

@@ -6,8 +6,15 @@ The caller knows what its clients are called; the runtime only sees positions in
 
 import contextlib
 import contextvars
+import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+# With this and a number after it, an assertion in the work of a group says which of its
+# members it is about.
+MEMBER = "member of the group:"
+_MEMBER = re.compile(re.escape(f"[{MEMBER}]") + r" \[(\d+)\]")
 
 
 class _Names(NamedTuple):
@@ -41,8 +48,10 @@ class ClientError(ComputationError):
     """A client's part of a computation failed.
 
     Attributes:
-      client_id: The client's id as given to `naming`, else its position.
+      client_id: The client's id as given to `naming`, else its position. Where the
+        failure is that of one member of a group, the member's id.
       position: Where the client stands in the list given to the computation.
+      member: Where the member stands in its group; None if it is not about one.
     """
 
     def __init__(
@@ -53,10 +62,12 @@ class ClientError(ComputationError):
         round: Any = None,
         client_id: Any = None,
         position: int = 0,
+        member: int | None = None,
     ):
         super().__init__(message, stage=stage, round=round)
         self.client_id = client_id
         self.position = position
+        self.member = member
 
 
 class ClientDataError(ClientError, TypeError):
@@ -73,7 +84,8 @@ def naming(
 
     Args:
       round: Whatever the caller calls the round.
-      client_ids: One name for each client, in the order of the data.
+      client_ids: One name for each client, in the order of the data. The name of a
+        client that is a group of users is the list of their names.
 
     Yields:
       Nothing.
@@ -99,21 +111,37 @@ def check_names(clients: int) -> None:
         )
 
 
+def failed_member(cause: BaseException) -> int | None:
+    """Returns which member of a group an assertion is about; None if about none."""
+    found = _MEMBER.search(str(cause))
+    return None if found is None else int(found.group(1))
+
+
 def client_error(
-    position: int, stage: str, reason: str, kind: type = ClientError
+    position: int,
+    stage: str,
+    reason: str,
+    kind: type = ClientError,
+    member: int | None = None,
 ) -> ClientError:
     """Builds the error for a client, with the names that are in force."""
     names = _names.get(_NO_NAMES)
     ids = names.client_ids
     client = position if ids is None else ids[position]
+    place = f"position {position}"
+    if member is not None:
+        place += f", member {member} of its group"
+        if isinstance(client, list | tuple):
+            client = client[member]
+    shown = reprlib.repr(client) if isinstance(client, list | tuple) else repr(client)
     where = "" if names.round is None else f" in round {names.round}"
     return kind(
-        f"client {client!r} (position {position}){where} failed at stage "
-        f"'{stage}': {reason}",
+        f"client {shown} ({place}){where} failed at stage '{stage}': {reason}",
         stage=stage,
         round=names.round,
         client_id=client,
         position=position,
+        member=member,
     )
 
 

@@ -136,7 +136,8 @@ class Round:
         # Raised out here, so that nothing of the cause comes along as its context.
         cause = failed.__cause__ or failed
         reason = disclosure.describe(cause, self._step.graphs, self._show_data)
-        raise errors.client_error(failed.position, "work", reason) from (
+        member = errors.failed_member(cause)
+        raise errors.client_error(failed.position, "work", reason, member=member) from (
             cause if self._show_data else None
         )
 

@@ -156,6 +156,8 @@ def run_identity(task: Task, members: sampler.Sampler) -> identity.Identity:
         data=task.fingerprint,
         model={
             "task": task.package,
+            # Who trains side by side decides the last bits.
+            "group_size": task.group_size,
             "shapes": {name: list(shape) for name, shape in task.shapes.items()},
             "settings": {k: v for k, v in settings if k not in left_out},
         },

@@ -1,0 +1,1 @@
+"""Other systems on the same work: what this library's rounds are compared with."""
