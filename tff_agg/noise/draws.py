@@ -26,6 +26,9 @@ Leaf = Any
 MAX_POSITION = 2**40
 MAX_LEAVES = 2**16
 MAX_INDEX = 2**8
+# TensorFlow makes this many normals at a time, so that what lies between words and
+# normals stays in a core's cache. Streams depend on it.
+TF_BLOCK = 2**16
 
 
 def seed_in(backend: str, seed: Any) -> Leaf:
@@ -127,19 +130,44 @@ def _tf_normal(seed, position, leaf, index, like) -> Leaf:
         dtype=tf.uint64,
     )
     shape, wide = _tf_shape(like), _wide(like)
-    static = isinstance(shape, list)
-    count = math.prod(shape) if static else tf.reduce_prod(shape)
-    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=tf.reshape(transforms.words_for(count, wide), [1]),
-        key=block[:1],
-        counter=tf.stack([tf.zeros([], tf.uint64), block[1]]),
-        alg=philox,
-        dtype=tf.uint64,
-    )
-    drawn = transforms.from_words(words, count, wide, "tf")
-    drawn = tf.reshape(drawn, shape)
+    known = isinstance(shape, list)
+    count = math.prod(shape) if known else tf.reduce_prod(shape)
+    # Where the shape is open there may be no element at all, but there is a block.
+    least = count if known else tf.maximum(count, 1)
+    size = min(count, TF_BLOCK) if known else tf.minimum(least, TF_BLOCK)
+
+    def draw(number):
+        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=tf.reshape(transforms.words_for(size, wide), [1]),
+            key=block[:1],
+            # Each number leaves room for 2**32 steps of the counter, four words each.
+            counter=tf.stack([tf.cast(number, tf.uint64) * 2**32, block[1]]),
+            alg=philox,
+            dtype=tf.uint64,
+        )
+        return transforms.from_words(words, size, wide, "tf")
+
+    if known and count <= TF_BLOCK:
+        drawn = draw(0)
+    else:
+        blocks = -(-least // size)
+        drawn = _tf_blocks(draw, blocks, [size] if known else [None], wide)
+    drawn = tf.reshape(drawn[:count], shape)
     drawn.set_shape(like.shape)
     return tf.cast(drawn, like.dtype)
+
+
+def _tf_blocks(draw, blocks: Leaf, shape: list, dtype: np.dtype) -> Leaf:
+    """Joins draw(0), draw(1), …, of which at most two are made at a time."""
+    tf = sys.modules["tensorflow"]
+    parts = tf.TensorArray(dtype, blocks, element_shape=shape)
+    _, parts = tf.while_loop(
+        lambda number, _: number < blocks,
+        lambda number, parts: (number + 1, parts.write(number, draw(number))),
+        (0, parts),
+        parallel_iterations=2,
+    )
+    return tf.reshape(parts.stack(), [-1])
 
 
 def _tf_shape(like) -> Leaf:
@@ -162,7 +190,7 @@ def _jax_normal(seed, position, leaf, index, like) -> Leaf:
 
 @functools.cache
 def _jax_draw(shape: tuple[int, ...], wide: np.dtype) -> Callable[[Leaf], Leaf]:
-    """Returns the draw compiled as one piece: the same outside and inside of a trace."""
+    """Returns the draw compiled as one piece: the same inside a trace and outside."""
     jax = sys.modules["jax"]
     count = math.prod(shape)
 

@@ -102,11 +102,11 @@ def _pairs_in_double(
     uniform = (structure.cast(radius, np.float64) + turn * 2.0**-bits) * 2.0**-64
     # The divisor is the mean of 1 + t²: the variance is one.
     length = library.sqrt(library.log(uniform) * (-2.0 / (1 + TURN**2 / 3)))
-    across = turn * (TURN * 2.0**-bits) * length
+    tangent = turn * (TURN * 2.0**-bits)
     angle = structure.cast(angle, np.float32) * (math.pi * 2.0**-31)
     cosine = structure.cast(library.cos(angle), np.float64)
     sine = structure.cast(library.sin(angle), np.float64)
-    return length * cosine - across * sine, length * sine + across * cosine
+    return length * (cosine - tangent * sine), length * (sine + tangent * cosine)
 
 
 def from_short_words(words: Leaf, count: int) -> Leaf:
