@@ -4,9 +4,11 @@ A draw is a pure function of (seed, position, leaf, index): nothing is consumed,
 resumed run sees the same noise again, and a mechanism may regenerate a past draw
 instead of keeping a model-sized copy of it. Each library uses its own counter-based
 generator (numpy and TensorFlow: Philox, JAX: threefry), hence the bits differ from
-library to library while the distribution does not.
+library to library while the distribution does not. `normals.py` says how words become
+normals.
 """
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.noise import normals as transforms
 
 Structure = Any
 Leaf = Any
@@ -23,6 +26,9 @@ Leaf = Any
 MAX_POSITION = 2**40
 MAX_LEAVES = 2**16
 MAX_INDEX = 2**8
+# TensorFlow makes this many normals at a time, so that what lies between words and
+# normals stays in a core's cache. Streams depend on it.
+TF_BLOCK = 2**16
 
 
 def seed_in(backend: str, seed: Any) -> Leaf:
@@ -97,13 +103,12 @@ def _numpy_normal(seed, position, leaf, index, like) -> np.ndarray:
     """Draws with Philox keyed by the seed; each draw has 2**64 counters of its own."""
     counter = [0, int(index), int(leaf), int(position)]
     key = np.asarray(seed).view(np.uint64)
-    generator = np.random.Generator(
-        np.random.Philox(key=key, counter=np.array(counter, np.uint64))
-    )
-    dtype = structure.dtype_of(like)
-    wide = dtype if dtype in (np.float32, np.float64) else np.dtype(np.float32)
+    philox = np.random.Philox(key=key, counter=np.array(counter, np.uint64))
     shape = np.shape(like)
-    return np.asarray(generator.standard_normal(shape, wide)).astype(dtype)
+    count, wide = math.prod(shape), _wide(like)
+    words = philox.random_raw(transforms.words_for(count, wide))
+    drawn = transforms.from_words(words, count, wide, "numpy")
+    return drawn.reshape(shape).astype(structure.dtype_of(like))
 
 
 def _tf_normal(seed, position, leaf, index, like) -> Leaf:
@@ -124,17 +129,45 @@ def _tf_normal(seed, position, leaf, index, like) -> Leaf:
         alg=philox,
         dtype=tf.uint64,
     )
-    dtype = tf.as_dtype(like.dtype)
-    wide = dtype if dtype in (tf.float32, tf.float64) else tf.float32
-    drawn = tf.raw_ops.StatelessRandomNormalV2(
-        shape=_tf_shape(like),
-        key=block[:1],
-        counter=tf.stack([tf.zeros([], tf.uint64), block[1]]),
-        alg=philox,
-        dtype=wide,
-    )
+    shape, wide = _tf_shape(like), _wide(like)
+    known = isinstance(shape, list)
+    count = math.prod(shape) if known else tf.reduce_prod(shape)
+    # Where the shape is open there may be no element at all, but there is a block.
+    least = count if known else tf.maximum(count, 1)
+    size = min(count, TF_BLOCK) if known else tf.minimum(least, TF_BLOCK)
+
+    def draw(number):
+        words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=tf.reshape(transforms.words_for(size, wide), [1]),
+            key=block[:1],
+            # Each number leaves room for 2**32 steps of the counter, four words each.
+            counter=tf.stack([tf.cast(number, tf.uint64) * 2**32, block[1]]),
+            alg=philox,
+            dtype=tf.uint64,
+        )
+        return transforms.from_words(words, size, wide, "tf")
+
+    if known and count <= TF_BLOCK:
+        drawn = draw(0)
+    else:
+        blocks = -(-least // size)
+        drawn = _tf_blocks(draw, blocks, [size] if known else [None], wide)
+    drawn = tf.reshape(drawn[:count], shape)
     drawn.set_shape(like.shape)
-    return tf.cast(drawn, dtype)
+    return tf.cast(drawn, like.dtype)
+
+
+def _tf_blocks(draw, blocks: Leaf, shape: list, dtype: np.dtype) -> Leaf:
+    """Joins draw(0), draw(1), …, of which at most two are made at a time."""
+    tf = sys.modules["tensorflow"]
+    parts = tf.TensorArray(dtype, blocks, element_shape=shape)
+    _, parts = tf.while_loop(
+        lambda number, _: number < blocks,
+        lambda number, parts: (number + 1, parts.write(number, draw(number))),
+        (0, parts),
+        parallel_iterations=2,
+    )
+    return tf.reshape(parts.stack(), [-1])
 
 
 def _tf_shape(like) -> Leaf:
@@ -151,7 +184,33 @@ def _jax_normal(seed, position, leaf, index, like) -> Leaf:
     key = jax.random.wrap_key_data(seed[:2], impl="threefry2x32")
     for name in (seed[2], seed[3], position, leaf, index):
         key = jax.random.fold_in(key, name)
-    return jax.random.normal(key, like.shape, like.dtype)
+    draw = _jax_draw(tuple(like.shape), _wide(like))
+    return draw(key).astype(like.dtype)
+
+
+@functools.cache
+def _jax_draw(shape: tuple[int, ...], wide: np.dtype) -> Callable[[Leaf], Leaf]:
+    """Returns the draw compiled as one piece: the same inside a trace and outside."""
+    jax = sys.modules["jax"]
+    count = math.prod(shape)
+
+    def draw(key):
+        if wide == np.float64:
+            bits = (transforms.words_for(count, wide),)
+            words = jax.random.bits(key, bits, np.uint64)
+            drawn = transforms.from_words(words, count, wide, "jax")
+        else:
+            bits = (transforms.SHORT_WORDS, transforms.pairs_for(count))
+            words = jax.random.bits(key, bits, np.uint32)
+            drawn = transforms.from_short_words(words, count)
+        return drawn.reshape(shape)
+
+    return jax.jit(draw)
+
+
+def _wide(like: Leaf) -> np.dtype:
+    """Returns the dtype to draw in: half precision is drawn in single and rounded."""
+    return np.dtype(np.float64 if structure.dtype_of(like) == np.float64 else "f4")
 
 
 def zeros(like: Structure, backend: str) -> Structure:
