@@ -8,12 +8,11 @@ default). Run the same command again to go on with a run that was stopped.
 """
 
 import contextlib
-import dataclasses
-import typing
 
 from absl import app, flags
 
 from tff_agg.experiment import config as configs
+from tff_agg.experiment import flag_fields
 
 FLAGS = flags.FLAGS
 
@@ -37,30 +36,14 @@ def define_flags() -> None:
 
 def define_config_flags(flag_values: flags.FlagValues = FLAGS) -> None:
     """Defines a flag for each field of `TrainConfig`."""
-    hints = typing.get_type_hints(configs.TrainConfig)
-    makers = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
-    for field in dataclasses.fields(configs.TrainConfig):
-        text, choices = field.metadata["help"], field.metadata["choices"]
-        kinds = [k for k in typing.get_args(hints[field.name]) if k is not type(None)]
-        kind = kinds[0] if kinds else hints[field.name]
-        arguments = (field.name, field.default)
-        if choices:
-            flags.DEFINE_enum(*arguments, choices, text, flag_values=flag_values)
-        elif kind is bool:
-            flags.DEFINE_bool(*arguments, text, flag_values=flag_values)
-        else:
-            make = makers.get(kind, flags.DEFINE_string)
-            make(*arguments, text, flag_values=flag_values)
+    flag_fields.define(configs.TrainConfig, flag_values)
 
 
 def config_from_flags() -> configs.TrainConfig:
     """Returns the configuration that the flags give, its token store prepared."""
     from stackoverflow.data import prepared as stores
 
-    values = {
-        field.name: getattr(FLAGS, field.name)
-        for field in dataclasses.fields(configs.TrainConfig)
-    }
+    values = flag_fields.read(configs.TrainConfig, FLAGS)
     # Before the data: bad flags must not cost minutes of preparation.
     configs.TrainConfig(**values)
     if not values["store"]:

@@ -5,26 +5,22 @@ run's folder as it is, and a run goes on only under the very same configuration.
 """
 
 import dataclasses
-import typing
 from typing import Any
 
-from tff_agg import averaging, noise, privacy
+from tff_agg import averaging, privacy
+from tff_agg.fields import check
+from tff_agg.fields import described as _field
 
 AVERAGERS = ("last", "uta", "ema", "pda")
-MECHANISMS = ("identity", "tree", "honaker", "banded", "blt", "dense")
 SCHEDULES = ("linear", "cosine", "step", "constant")
 
 
-def _field(default: Any, text: str, choices: tuple[str, ...] | None = None) -> Any:
-    """A field with what its flag says about it."""
-    return dataclasses.field(
-        default=default, metadata={"help": text, "choices": choices}
-    )
-
-
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(privacy.PrivacyRecipe):
     """What a training run is, in full; the defaults are the paper's at ε = 18.9.
+
+    Rounds, clients, noise, participation and the server's momentum are fields of the
+    privacy recipe, from which mechanism, schema and plan follow.
 
     Example:
       >>> TrainConfig(store='data/so', averager='uta', k=3).build_averager().name
@@ -34,8 +30,6 @@ class TrainConfig:
     # Data.
     store: str = _field("", "folder of the prepared token store")
     seed: int = _field(0, "seed of sampling, shuffling and initial weights")
-    rounds: int = _field(2000, "training rounds")
-    clients_per_round: int = _field(100, "clients in each round")
     max_sentences: int = _field(256, "sentences of a client used in a round, at most")
     # Model.
     embedding_size: int = _field(96, "width of the embedding")
@@ -45,7 +39,6 @@ class TrainConfig:
     local_epochs: int = _field(1, "passes of a client over its sentences")
     client_learning_rate: float = _field(1.0, "learning rate of the clients' SGD")
     server_learning_rate: float = _field(0.5, "learning rate of the server")
-    server_momentum: float = _field(0.95, "momentum of the server, 0 for none")
     nesterov: bool = _field(False, "whether the server's momentum is Nesterov's")
     # Aggregation of checkpoints in training.
     averager: str = _field("last", "what is broadcast", AVERAGERS)
@@ -59,25 +52,6 @@ class TrainConfig:
         "aggregate", "where the server's step starts", ("aggregate", "iterate")
     )
     # Privacy.
-    clip_norm: float = _field(1.0, "L2 norm that a client's update is clipped to")
-    noise_multiplier: float | None = _field(
-        None, "noise relative to clip norm times the mechanism's whole sensitivity"
-    )
-    epsilon: float | None = _field(
-        None, "instead of the noise multiplier: find the one that gives this ε"
-    )
-    delta: float = _field(1e-6, "δ of the guarantee")
-    mechanism: str = _field("tree", "correlation of the noise", MECHANISMS)
-    restart_every: int | None = _field(None, "restart the mechanism so often")
-    bands: int = _field(8, "banded: how many bands")
-    buffers: int = _field(3, "blt: how many buffers")
-    noise_cache: str | None = _field(None, "where optimised mechanisms are kept")
-    min_separation: int | None = _field(
-        None, "rounds between two of a user, at least; not given: at most one round"
-    )
-    max_participations: int | None = _field(
-        None, "with min_separation: rounds of a user, at most; not given: what fits"
-    )
     insecure_noise_seed: int | None = _field(
         None, "a known noise seed, for tests: such a run has no privacy at all"
     )
@@ -109,32 +83,9 @@ class TrainConfig:
     runtime: str = _field("local", "what runs the rounds", ("local", "worker"))
     lanes: int | None = _field(None, "local: lanes; not given: one a core or GPU")
 
-    def __post_init__(self):
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value, hint = getattr(self, field.name), hints[field.name]
-            choices = field.metadata["choices"]
-            if choices and value not in choices:
-                raise ValueError(
-                    f"{field.name} must be one of {', '.join(choices)}; got {value!r}"
-                )
-            numeric = hint in (int, float, int | None, float | None)
-            if numeric and value is not None and not value >= 0:
-                raise ValueError(f"{field.name} must not be negative; got {value!r}")
-        for name in _AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1; got {value!r}")
-        if (self.noise_multiplier is None) == (self.epsilon is None):
-            raise ValueError(
-                "give exactly one of noise_multiplier and epsilon (noise_multiplier=0 "
-                f"trains without privacy); got {self.noise_multiplier!r} and "
-                f"{self.epsilon!r}"
-            )
-        if self.max_participations is not None and self.min_separation is None:
-            raise ValueError(
-                f"max_participations={self.max_participations} needs min_separation"
-            )
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self, _AT_LEAST_ONE)
         if self.averager == "ema" and (self.ema_weight is None) == (
             self.ema_decay is None
         ):
@@ -151,41 +102,30 @@ class TrainConfig:
             return made
         return averaging.starting_at(self.start_round, made)
 
-    def build_participation(self) -> privacy.Participation:
-        """Returns the participation schema that sampler and accountant share."""
-        if self.min_separation is None:
-            return privacy.AtMostOnce()
-        return privacy.MinSeparation(self.min_separation, self.max_participations)
-
-    def build_mechanism(self) -> noise.Mechanism:
-        """Returns the mechanism that correlates the noise."""
-        rounds = min(self.restart_every or self.rounds, self.rounds)
-        made = _BUILD_MECHANISM[self.mechanism](self, rounds)
-        return noise.restart_every(made, rounds) if rounds < self.rounds else made
-
-    def build_plan(self) -> privacy.Plan:
-        """Returns the privacy plan; calibrates the noise where ε was given."""
-        rest: dict[str, Any] = {
-            "clip_norm": self.clip_norm,
-            "cohort_size": self.clients_per_round,
-            "rounds": self.rounds,
-            "mechanism": self.build_mechanism(),
-            "participation": self.build_participation(),
-            "delta": self.delta,
-        }
-        if self.epsilon is not None:
-            return privacy.Plan.for_epsilon(self.epsilon, **rest)
-        assert self.noise_multiplier is not None
-        return privacy.Plan(noise_multiplier=self.noise_multiplier, **rest)
-
     def to_json(self) -> dict[str, Any]:
         """Returns the configuration as JSON values."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "TrainConfig":
+        """Reads a configuration back, also one from before a field was added.
+
+        Args:
+          values: As in a run's config.json; absent fields have their defaults, which
+            are what a run without the field did.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        # The data's fingerprint stands in the same file.
+        unknown = values.keys() - known - {"store_fingerprint"}
+        if unknown:
+            raise ValueError(
+                f"the configuration has fields that are not known here: "
+                f"{', '.join(sorted(unknown))}; a later version may have written it"
+            )
+        return cls(**{name: values[name] for name in values.keys() & known})
+
 
 _AT_LEAST_ONE = (
-    "rounds",
-    "clients_per_round",
     "max_sentences",
     "batch_size",
     "local_epochs",
@@ -196,7 +136,6 @@ _AT_LEAST_ONE = (
     "keep_last",
     "keep_every",
     "pds_period",
-    "restart_every",
     "lanes",
 )
 
@@ -209,38 +148,17 @@ _BUILD_AVERAGER = {
     "pda": lambda c: averaging.pda(c.gamma),
 }
 
-_BUILD_MECHANISM = {
-    "identity": lambda c, rounds: noise.identity(),
-    "tree": lambda c, rounds: noise.tree(),
-    "honaker": lambda c, rounds: noise.tree(estimator="honaker", rounds=rounds),
-    "banded": lambda c, rounds: noise.banded(
-        rounds, min(c.bands, rounds), **_optimised_for(c, rounds)
-    ),
-    "blt": lambda c, rounds: noise.blt(rounds, c.buffers, **_optimised_for(c, rounds)),
-    "dense": lambda c, rounds: noise.dense(
-        rounds, momentum_decay=c.server_momentum, cache=c.noise_cache
-    ),
-}
-
-
-def _optimised_for(config: TrainConfig, rounds: int) -> dict[str, Any]:
-    """What an optimised mechanism is optimised for: the run's own schema and step."""
-    schema = config.build_participation()
-    return {
-        "separation": min(schema.spacing(config.rounds), rounds),
-        "participations": schema.largest(config.rounds)
-        if rounds == config.rounds
-        else 1,
-        "momentum_decay": config.server_momentum,
-        "cache": config.noise_cache,
-    }
-
 
 def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Returns a line for each field in which two configurations differ."""
+    """Returns a line for each field in which two configurations differ.
+
+    A field that was added since then counts as saved with its default.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
     lines = []
     for name in sorted(saved.keys() | wanted.keys()):
-        before, now = saved.get(name, "(absent)"), wanted.get(name, "(absent)")
+        before = saved.get(name, defaults.get(name, "(absent)"))
+        now = wanted.get(name, "(absent)")
         if before != now:
             lines.append(f"{name}: was {before!r}, is now {now!r}")
     return lines

@@ -23,6 +23,7 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
+from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.report import add_search, searches_of, write_report
 from tff_agg.privacy.searches import SearchCost, inference_search, training_search
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity
@@ -39,6 +40,7 @@ __all__ = [
     "MinSeparation",
     "Participation",
     "Plan",
+    "PrivacyRecipe",
     "SearchCost",
     "Sensitivity",
     "add_search",

@@ -1,0 +1,67 @@
+"""Flags of binaries, made from the fields of a configuration.
+
+Importing this module loads neither TensorFlow nor any flag.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from absl import flags
+
+# The flags belong to the binary that asks for them, which lists them under --help.
+flags.disclaim_key_flags()
+
+_MAKERS = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
+
+
+def define(
+    config_class: type,
+    flag_values: flags.FlagValues,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    more_choices: Mapping[str, Iterable[str]] | None = None,
+) -> None:
+    """Defines a flag for each field of a configuration.
+
+    Args:
+      config_class: A dataclass whose fields were made by `tff_agg.fields.described`.
+      flag_values: Where to define them: `flags.FLAGS` in a binary, a fresh
+        `flags.FlagValues()` for any other use.
+      defaults: Defaults of this binary that are not the fields' own.
+      more_choices: What this binary allows besides the fields' own choices.
+
+    Example:
+      >>> values = flags.FlagValues()
+      >>> define(PrivacyRecipe, values)
+      >>> values(['program', '--rounds=100'])
+      >>> PrivacyRecipe(**read(PrivacyRecipe, values)).rounds
+      100
+    """
+    hints = typing.get_type_hints(config_class)
+    for field in dataclasses.fields(config_class):
+        default = (defaults or {}).get(field.name, field.default)
+        text, choices = field.metadata["help"], field.metadata["choices"]
+        if choices:
+            allowed = [*choices, *(more_choices or {}).get(field.name, ())]
+            flags.DEFINE_enum(
+                field.name, default, allowed, text, flag_values=flag_values
+            )
+            continue
+        hint = hints[field.name]
+        kinds = [k for k in typing.get_args(hint) if k is not type(None)] or [hint]
+        _MAKERS[kinds[0]](field.name, default, text, flag_values=flag_values)
+
+
+def read(config_class: type, flag_values: flags.FlagValues) -> dict[str, Any]:
+    """Returns the values of the flags that `define` has defined, by field."""
+    return {
+        field.name: getattr(flag_values, field.name)
+        for field in dataclasses.fields(config_class)
+    }
