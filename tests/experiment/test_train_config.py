@@ -10,6 +10,7 @@ import pytest
 
 import stackoverflow
 from tff_agg.experiment import config as configs
+from tff_agg.privacy import recipe
 
 CONFIGS = sorted(pathlib.Path(stackoverflow.__file__).parent.glob("configs/*.cfg"))
 
@@ -41,7 +42,7 @@ def test_it_builds_the_averager(changes, name):
     assert make(**changes).build_averager().name == name
 
 
-@pytest.mark.parametrize("mechanism", configs.MECHANISMS)
+@pytest.mark.parametrize("mechanism", recipe.MECHANISMS)
 def test_it_builds_a_plan_with_every_mechanism(mechanism):
     config = make(mechanism=mechanism, rounds=24, bands=4, buffers=2)
     plan = config.build_plan()
@@ -65,14 +66,17 @@ def test_restarts_cost_noise():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_multiplier": None}, "exactly one of noise_multiplier and epsilon"),
-        ({"epsilon": 1.0}, "exactly one of noise_multiplier and epsilon"),
+        ({"noise_multiplier": None}, "exactly one of noise_multiplier, .*got none"),
+        ({"epsilon": 1.0}, "exactly one of .*noise_multiplier=0.5, epsilon=1.0"),
         ({"averager": "mean"}, "averager must be one of last, uta, ema, pda"),
         ({"averager": "ema"}, "exactly one of ema_weight"),
         ({"rounds": 0}, "rounds must be at least 1; got 0"),
         ({"clip_norm": float("nan")}, "clip_norm must not be negative; got nan"),
         ({"noise_multiplier": -0.1}, "noise_multiplier must not be negative"),
-        ({"max_participations": 3}, "max_participations=3 needs min_separation"),
+        ({"max_participations": 3}, "max_participations=3 needs participation="),
+        ({"delta": 1.0}, "delta must be strictly between 0 and 1, got 1.0"),
+        ({"delta": 0.0}, "delta must be strictly between 0 and 1, got 0.0"),
+        ({"server_momentum": 1.5}, "server_momentum must be below 1; got 1.5"),
         ({"keep_last": 0}, "keep_last must be at least 1"),
     ],
 )
@@ -89,6 +93,29 @@ def test_a_change_is_told_field_by_field():
         "k: was 3, is now 9",
         "server_momentum: was 0.95, is now 0.5",
     ]
+
+
+# What runs were saved with before some fields were added.
+ADDED_LATER = ("participation", "epoch_length", "per_node_multiplier", "completion")
+
+
+def test_a_configuration_from_before_a_field_was_added_is_read():
+    config = make(min_separation=5, max_participations=2, rounds=24)
+    old = {k: v for k, v in config.to_json().items() if k not in ADDED_LATER}
+    saved = old | {"store_fingerprint": "1234"}
+    assert configs.TrainConfig.from_json(saved) == config
+    # Such a run goes on: what it did is what the defaults of the new fields mean.
+    assert configs.differences(old, config.to_json()) == []
+    changed = make(epoch_length=8, min_separation=None, max_participations=2, rounds=24)
+    assert configs.differences(old, changed.to_json()) == [
+        "epoch_length: was None, is now 8",
+        "min_separation: was 5, is now None",
+    ]
+
+
+def test_a_configuration_of_a_later_version_is_refused():
+    with pytest.raises(ValueError, match="not known here: warp_factor"):
+        configs.TrainConfig.from_json(make().to_json() | {"warp_factor": 9})
 
 
 def test_every_row_of_the_tables_has_a_flag_file():
@@ -108,15 +135,14 @@ import sys
 from absl import flags
 from stackoverflow import train
 from tff_agg.experiment import config as configs
-import dataclasses, json
+from tff_agg.experiment import flag_fields
+import json
 found = {}
 for path in sys.argv[1:]:
     values = flags.FlagValues()
     train.define_config_flags(values)
     values(["x", "--flagfile=" + path])
-    found[path] = {
-        f.name: getattr(values, f.name) for f in dataclasses.fields(configs.TrainConfig)
-    }
+    found[path] = flag_fields.read(configs.TrainConfig, values)
     configs.TrainConfig(**found[path])
 print(json.dumps(found))
 """

@@ -9,12 +9,13 @@ Example:
 from tff_agg.privacy.accounting import (
     Epsilons,
     calibrate,
-    dp_sgd_epsilon,
+    delta_warning,
     gaussian_epsilon,
     gaussian_epsilon_of,
     gaussian_epsilons,
     rho,
 )
+from tff_agg.privacy.dp_sgd_plan import DPSGDPlan
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,
@@ -23,8 +24,16 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
+from tff_agg.privacy.plan_protocol import PrivacyPlan
+from tff_agg.privacy.poisson import PoissonSampling
 from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.report import add_search, searches_of, write_report
+from tff_agg.privacy.sampled_guarantees import (
+    dp_sgd_epsilon,
+    dp_sgd_noise,
+    dp_sgd_renyi,
+    dp_sgd_steps,
+)
 from tff_agg.privacy.searches import SearchCost, inference_search, training_search
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity
 from tff_agg.privacy.tf_privacy import (
@@ -35,17 +44,24 @@ from tff_agg.privacy.tf_privacy import (
 
 __all__ = [
     "AtMostOnce",
+    "DPSGDPlan",
     "Epsilons",
     "FixedEpochOrder",
     "MinSeparation",
     "Participation",
     "Plan",
+    "PoissonSampling",
+    "PrivacyPlan",
     "PrivacyRecipe",
     "SearchCost",
     "Sensitivity",
     "add_search",
     "calibrate",
+    "delta_warning",
     "dp_sgd_epsilon",
+    "dp_sgd_noise",
+    "dp_sgd_renyi",
+    "dp_sgd_steps",
     "gaussian_epsilon",
     "gaussian_epsilon_of",
     "gaussian_epsilons",

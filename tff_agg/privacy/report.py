@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_agg import files
-from tff_agg.privacy.plan import Plan
+from tff_agg.privacy.plan_protocol import PrivacyPlan, ReportWords
 from tff_agg.privacy.searches import SearchCost
 
 ENFORCED = (
@@ -49,9 +49,16 @@ NOT_COVERED = (
     "Metrics that the server computes from users' data without noise.",
 )
 
+# Figures that plans of one kind have, and their titles.
+_OF_SOME_PLANS = {
+    "rho_if_read_as_per_node_multiplier": "ρ if the multiplier were read per tree node",
+    "population_size": "population size",
+    "sampling_probability": "sampling probability",
+}
+
 
 def report(
-    plan: Plan,
+    plan: PrivacyPlan,
     *,
     rounds_done: int | None = None,
     sampler_checked: bool = False,
@@ -77,19 +84,19 @@ def report(
     """
     done = plan.rounds if rounds_done is None else rounds_done
     whole = plan.to_json()
-    enforced = list(ENFORCED)
-    assumed = [*ASSUMED, *extra_assumptions]
+    words: ReportWords = getattr(plan, "report_words", None) or _dp_ftrl_words(plan)
+    enforced = list(words.enforced)
+    assumed = [*words.assumed, *extra_assumptions]
     schema = f"Participation: {plan.participation.describe()}."
     if sampler_checked:
         enforced.append(schema + " The sampler's cohorts were checked against it.")
     else:
         assumed.append(schema + " No sampler was checked against it.")
-    private = plan.noise_multiplier > 0
     return {
         "run": dict(run or {}),
-        "setting": "central differential privacy, user level, federated training",
+        "setting": words.setting,
         "guarantee": {
-            "statement": _statement(plan) if private else "none: no noise is added",
+            "statement": words.statement,
             "rho": whole["rho"],
             "epsilon": whole["epsilon"],
             "delta": plan.delta,
@@ -97,19 +104,18 @@ def report(
             "rho_so_far": _or_none(plan.rho_after(done)) if done else 0.0,
             "epsilon_so_far": _or_none(plan.epsilon_after(done)) if done else 0.0,
         },
-        "unit": "one user: all contributions of a user id over the whole run",
+        "unit": words.unit,
         "adjacency": plan.adjacency,
         "released": released,
         "accounting": {
-            "method": "one Gaussian mechanism on the encoded rounds; every release is "
-            "post-processing of it, also when later updates depend on earlier noise",
+            "method": words.accounting,
             "epsilon_by_conversion": whole["epsilon_by_conversion"],
             "headline": "pld",
         },
         "plan": whole,
         "enforced": enforced,
         "assumed": assumed,
-        "not_covered": list(NOT_COVERED),
+        "not_covered": list(words.not_covered),
         "tuning": dict(searches or {}),
     }
 
@@ -118,7 +124,23 @@ def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _statement(plan: Plan) -> str:
+def _dp_ftrl_words(plan: PrivacyPlan) -> ReportWords:
+    """Returns what the report says about a plan of DP-FTRL."""
+    return ReportWords(
+        statement=_statement(plan)
+        if plan.noise_multiplier > 0
+        else "none: no noise is added",
+        setting="central differential privacy, user level, federated training",
+        unit="one user: all contributions of a user id over the whole run",
+        accounting="one Gaussian mechanism on the encoded rounds; every release is "
+        "post-processing of it, also when later updates depend on earlier noise",
+        enforced=ENFORCED,
+        assumed=ASSUMED,
+        not_covered=NOT_COVERED,
+    )
+
+
+def _statement(plan: PrivacyPlan) -> str:
     """Says the guarantee in one sentence."""
     return (
         f"The {plan.rounds} rounds together satisfy {plan.rho:.4g}-zCDP, and "
@@ -156,11 +178,10 @@ def markdown(content: Mapping[str, Any]) -> str:
     rows += [
         (f"sensitivity ({kind})", _say(plan["sensitivity"])),
         ("noise stddev on the sum", _say(plan["noise_stddev"])),
-        (
-            "ρ if the multiplier were read per tree node",
-            _say(plan["rho_if_read_as_per_node_multiplier"]),
-        ),
     ]
+    for name, title in _OF_SOME_PLANS.items():
+        if name in plan:
+            rows.append((title, _say(plan[name])))
     lines += _table(("parameter", "value"), rows)
     lines += ["", f"Accounting: {content['accounting']['method']}."]
     for key, title in (
@@ -198,7 +219,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (head, ruler, *rows)]
 
 
-def write_report(folder: str | os.PathLike, plan: Plan, **details: Any) -> None:
+def write_report(folder: str | os.PathLike, plan: PrivacyPlan, **details: Any) -> None:
     """Writes `privacy_report.md` and `privacy_report.json` into a folder.
 
     Args:

@@ -13,6 +13,7 @@ checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStor
 
 import contextlib
 import hashlib
+import logging
 import os
 import pathlib
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from tff_agg.experiment import config as configs
 from tff_agg.experiment import loop, recording, run_folder
 from tff_agg.experiment import process_cache as workshops
 from tff_agg.experiment.recording import GROUPS, WEIGHTS, Observer, Outcome
+
+_log = logging.getLogger(__name__)
 
 _SCHEDULES = {
     "linear": schedule.linear,
@@ -67,6 +70,8 @@ def run(
     cohorts = build_sampler(config, data)
     plan = config.build_plan()
     plan.check_sampler(cohorts)
+    if text := privacy.delta_warning(config.delta, len(data.users("train"))):
+        _log.warning("%s", text)
     with checkpoints.RunLock(folder):
         run_folder.claim(folder, config, data, plan, cohorts)
         observer.on_plan(plan, cohorts)
