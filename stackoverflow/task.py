@@ -14,7 +14,8 @@ from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
 from tff_agg import privacy
 from tff_agg.experiment import flag_fields, task
-from tff_agg.experiment.config import TrainConfig, field
+from tff_agg.experiment.config import TrainConfig
+from tff_agg.fields import described
 from tff_agg.recycling.metrics import Metric
 from tff_agg.recycling.outputs import Predictions
 
@@ -36,13 +37,13 @@ class StackOverflowConfig(TrainConfig):
         "test_sentences": "test_examples",
     }
 
-    store: str = field("", "folder of the prepared token store", in_process=False)
-    max_sentences: int = field(
+    store: str = described("", "folder of the prepared token store", in_process=False)
+    max_sentences: int = described(
         256, "sentences of a client used per round, at most", at_least=1,
         in_process=False,
     )  # fmt: skip
-    embedding_size: int = field(96, "width of the embedding", at_least=1)
-    lstm_size: int = field(670, "units of the LSTM", at_least=1)
+    embedding_size: int = described(96, "width of the embedding", at_least=1)
+    lstm_size: int = described(670, "units of the LSTM", at_least=1)
 
 
 class StackOverflow(task.Task):

@@ -1,11 +1,15 @@
 r"""Prints the guarantee of a planned run, or the noise a guarantee needs.
 
+The flags are those of training, and so is the plan: the same flags give the same noise.
+
 Examples:
   python -m tff_agg.account --mechanism=blt --rounds=2000 --noise_multiplier=0.341
   python -m tff_agg.account --mechanism=tree --rounds=2000 --epsilon=8 --delta=1e-6 \
-      --participation=min_separation --separation=342 --max_participations=6 --json
+      --min_separation=342 --max_participations=6 --json
   python -m tff_agg.account --mechanism=dp_sgd --rounds=875 --noise_multiplier=3 \
-      --sampling_probability=0.08 --delta=1e-5
+      --batch_size=4096 --population=50000 --delta=1e-5
+
+With --mechanism=dp_sgd, --noise_multiplier and --epsilon together give the steps.
 """
 
 import json
@@ -14,28 +18,26 @@ from typing import Any
 
 from absl import app, flags
 
-from tff_agg import noise
+from tff_agg.experiment import flag_fields
 from tff_agg.noise import cache
 from tff_agg.privacy import (
-    AtMostOnce,
-    FixedEpochOrder,
-    MinSeparation,
-    Participation,
-    Plan,
-    accounting,
+    DPSGDPlan,
+    PrivacyPlan,
+    PrivacyRecipe,
+    delta_warning,
 )
 
-MECHANISMS = (
-    "identity",
-    "tree",
-    "honaker",
-    "banded",
-    "square_root",
-    "blt",
-    "dense",
-    "dp_sgd",
+DP_SGD = "dp_sgd"
+# The fields of a recipe that mean something to DP-SGD, too.
+_OF_DP_SGD = (
+    "mechanism",
+    "rounds",
+    "clip_norm",
+    "noise_multiplier",
+    "epsilon",
+    "delta",
+    "noise_cache",
 )
-SCHEMAS = ("at_most_once", "min_separation", "fixed_epoch_order")
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -45,184 +47,87 @@ def define_flags(values: flags.FlagValues) -> None:
       values: Where to define them: `flags.FLAGS` in the command, a fresh
         `flags.FlagValues()` for any other use.
     """
+    flag_fields.define(
+        PrivacyRecipe,
+        values,
+        # Some mechanisms take minutes to find: once is enough.
+        defaults={"noise_cache": str(cache.default_folder())},
+        more_choices={"mechanism": [DP_SGD]},
+    )
     own: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_enum("mechanism", "blt", MECHANISMS, "The noise.", **own)
-    flags.DEFINE_integer("rounds", 2000, "Rounds (steps of DP-SGD).", **own)
-    flags.DEFINE_float(
-        "noise_multiplier",
-        None,
-        "Noise over the WHOLE sensitivity; or give --epsilon.",
-        **own,
-    )
-    flags.DEFINE_float(
-        "per_node_multiplier",
-        None,
-        "TF-Privacy's noise multiplier, per tree node; for trees, instead of "
-        "--noise_multiplier.",
-        **own,
-    )
-    flags.DEFINE_float("epsilon", None, "Find the noise for this ε instead.", **own)
-    flags.DEFINE_float("delta", 1e-6, "δ.", **own)
-    flags.DEFINE_enum(
-        "participation",
-        "at_most_once",
-        SCHEMAS,
-        "In which rounds a user may take part.",
-        **own,
+    flags.DEFINE_integer(
+        "batch_size", None, "dp_sgd: expected size of a batch, which is sampled", **own
     )
     flags.DEFINE_integer(
-        "separation",
+        "population",
         None,
-        "Least difference of two rounds of a user (min_separation).",
+        "users (dp_sgd: examples) that there are; warns of a δ that is too large",
         **own,
     )
-    flags.DEFINE_integer(
-        "max_participations",
-        None,
-        "Most rounds of a user; as many as fit by default.",
-        **own,
-    )
-    flags.DEFINE_integer("epoch_length", None, "Rounds an epoch.", **own)
-    flags.DEFINE_float("clip_norm", 1.0, "Largest norm of a user's update.", **own)
-    flags.DEFINE_integer("cohort_size", 100, "Users a round.", **own)
-    flags.DEFINE_integer("restart_every", None, "Restart the noise so often.", **own)
-    flags.DEFINE_bool("completion", False, "Complete the tree at its end.", **own)
-    flags.DEFINE_integer("buffers", 3, "Buffers of blt.", **own)
-    flags.DEFINE_integer("bands", 32, "Diagonals of banded and square_root.", **own)
-    flags.DEFINE_float(
-        "momentum_decay",
-        0.0,
-        "Server momentum that banded, blt and dense are made for.",
-        **own,
-    )
-    flags.DEFINE_float(
-        "sampling_probability", None, "Poisson sampling probability of DP-SGD.", **own
-    )
-    flags.DEFINE_string(
-        "cache",
-        None,
-        "Folder of optimised matrices; the user's cache folder by default.",
-        **own,
-    )
-    flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.", **own)
+    flags.DEFINE_bool("json", False, "print one JSON object instead of a table", **own)
 
 
-def _participation(given: flags.FlagValues) -> Participation:
-    """Returns the schema that the flags describe."""
-    if given.participation == "min_separation":
-        if given.separation is None:
-            raise ValueError("--participation=min_separation needs --separation")
-        return MinSeparation(given.separation, given.max_participations)
-    if given.participation == "fixed_epoch_order":
-        if given.epoch_length is None:
-            raise ValueError("--participation=fixed_epoch_order needs --epoch_length")
-        return FixedEpochOrder(given.epoch_length, given.max_participations)
-    if given.separation is not None or given.epoch_length is not None:
+def plan(given: flags.FlagValues) -> PrivacyPlan:
+    """Returns the plan that the flags describe.
+
+    Raises:
+      ValueError: Names the flag or the argument that is wrong.
+    """
+    if given.mechanism == DP_SGD:
+        return _dp_sgd(given)
+    if given.batch_size is not None:
+        raise ValueError(f"batch_size={given.batch_size} needs mechanism={DP_SGD}")
+    return flag_fields.read(PrivacyRecipe, given).build_plan()
+
+
+def _dp_sgd(given: flags.FlagValues) -> DPSGDPlan:
+    """Returns the plan of DP-SGD: two of noise, ε and steps give the third."""
+    recipe_flags = flag_fields.values_of(PrivacyRecipe, given)
+    strange = [
+        name for name in recipe_flags if name not in _OF_DP_SGD and given[name].present
+    ]
+    if strange:
         raise ValueError(
-            "--separation and --epoch_length need --participation=min_separation or "
-            "fixed_epoch_order"
+            f"mechanism={DP_SGD} has independent noise and sampled batches; it takes "
+            f"no {', '.join(strange)}"
         )
-    if given.max_participations not in (None, 1):
-        raise ValueError(
-            f"--max_participations={given.max_participations} contradicts "
-            "--participation=at_most_once"
-        )
-    return AtMostOnce()
-
-
-def _mechanism(
-    given: flags.FlagValues, participation: Participation
-) -> noise.Mechanism:
-    """Returns the mechanism that the flags describe, made for the schema."""
-    rounds = given.restart_every or given.rounds
-    fitted = participation.cut(rounds)
-    folder = given.cache or cache.default_folder()
-    optimised: dict[str, Any] = {
-        "momentum_decay": given.momentum_decay,
-        "separation": fitted.spacing(rounds),
-        "participations": fitted.largest(rounds),
-        "cache": folder,
-    }
-    match given.mechanism:
-        case "identity":
-            made = noise.identity()
-        case "tree":
-            needed = rounds if given.completion else None
-            made = noise.tree("plain", needed, given.completion)
-        case "honaker":
-            made = noise.tree("honaker", rounds, given.completion)
-        case "banded":
-            made = noise.banded(rounds, min(given.bands, rounds), **optimised)
-        case "square_root":
-            made = noise.banded_square_root(given.bands, given.momentum_decay)
-        case "blt":
-            made = noise.blt(rounds, given.buffers, **optimised)
-        case _:
-            made = noise.dense(
-                rounds, momentum_decay=given.momentum_decay, cache=folder
-            )
-    return made if given.restart_every is None else noise.restart_every(made, rounds)
-
-
-def _plan(given: flags.FlagValues) -> Plan:
-    """Returns the plan that the flags describe."""
-    participation = _participation(given)
-    participation.largest(given.rounds)
+    for name in ("batch_size", "population"):
+        if given[name].value is None:
+            raise ValueError(f"mechanism={DP_SGD} needs {name}")
     common: dict[str, Any] = {
         "clip_norm": given.clip_norm,
-        "cohort_size": given.cohort_size,
-        "rounds": given.rounds,
-        "participation": participation,
-        "delta": accounting.check_delta(given.delta),
-        "mechanism": _mechanism(given, participation),
-    }
-    if given.per_node_multiplier is not None:
-        return Plan.from_per_node_multiplier(given.per_node_multiplier, **common)
-    if given.epsilon is not None:
-        return Plan.for_epsilon(given.epsilon, **common)
-    return Plan(noise_multiplier=given.noise_multiplier, **common)
-
-
-def _dp_sgd(given: flags.FlagValues) -> dict[str, Any]:
-    """Returns the figures of DP-SGD with Poisson sampling."""
-    if given.sampling_probability is None:
-        raise ValueError("--mechanism=dp_sgd needs --sampling_probability")
-    if given.per_node_multiplier is not None or given.participation != "at_most_once":
-        raise ValueError(
-            "--mechanism=dp_sgd samples examples anew in each step: it takes neither "
-            "--participation nor --per_node_multiplier"
-        )
-
-    def epsilon(sigma: float, method: str = "pld") -> float:
-        return accounting.dp_sgd_epsilon(
-            sigma, given.sampling_probability, given.rounds, given.delta, method
-        )
-
-    sigma = given.noise_multiplier
-    if sigma is None:
-        sigma = accounting.calibrate(
-            given.epsilon,
-            given.delta,
-            epsilon_of=lambda s: epsilon(s, "rdp"),
-        )
-    by_method = {m: epsilon(sigma, m) for m in accounting.METHODS}
-    return {
-        # A ρ of the steps alone: sampling has no useful zCDP figure.
-        "rho": given.rounds * accounting.rho(sigma) if sigma else None,
-        "epsilon": by_method["pld"] if sigma else None,
+        "batch_size": given.batch_size,
+        "population_size": given.population,
         "delta": given.delta,
-        "noise_multiplier": sigma,
-        "sensitivity": 1.0,
-        "epsilon_by_conversion": by_method if sigma else {},
-        "sampling_probability": given.sampling_probability,
-        "steps": given.rounds,
-        "mechanism": "dp_sgd",
-        "adjacency": "one example added or removed, Poisson sampling",
     }
+    if given.epsilon is None:
+        if given.noise_multiplier is None:
+            raise ValueError(f"mechanism={DP_SGD} needs noise_multiplier or epsilon")
+        return DPSGDPlan(
+            noise_multiplier=given.noise_multiplier, steps=given.rounds, **common
+        )
+    if given.noise_multiplier is None:
+        return DPSGDPlan.for_epsilon(given.epsilon, steps=given.rounds, **common)
+    if given["rounds"].present:
+        raise ValueError(
+            "noise_multiplier, epsilon and rounds are one too many: two of them give "
+            "the third"
+        )
+    return DPSGDPlan.steps_for_epsilon(
+        given.epsilon, noise_multiplier=given.noise_multiplier, **common
+    )
+
+
+def warning(given: flags.FlagValues) -> str | None:
+    """Returns what to say about a δ that is too large for the population, or None."""
+    if given.population is None:
+        return None
+    unit = "examples" if given.mechanism == DP_SGD else "users"
+    return delta_warning(given.delta, given.population, unit)
 
 
 def _table(figures: dict[str, Any]) -> str:
-    """Formats the figures, one a line."""
+    """Formats the figures, one per line."""
     lines = []
     for key, value in figures.items():
         if isinstance(value, dict):
@@ -242,26 +147,9 @@ def _short(key: str, value: Any) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def figures(given: flags.FlagValues) -> dict[str, Any]:
-    """Returns the figures that the flags ask for.
-
-    Raises:
-      ValueError: Names the flag or the argument that is wrong.
-    """
-    ways = (given.noise_multiplier, given.per_node_multiplier, given.epsilon)
-    if sum(way is not None for way in ways) != 1:
-        raise ValueError(
-            "give exactly one of --noise_multiplier, --per_node_multiplier and "
-            "--epsilon"
-        )
-    if given.mechanism == "dp_sgd":
-        return _dp_sgd(given)
-    return _plan(given).to_json()
-
-
 def answer(given: flags.FlagValues) -> str:
     """Returns the figures as the flags want them printed."""
-    found = figures(given)
+    found = plan(given).to_json()
     if given.json:
         return json.dumps(found, ensure_ascii=False, allow_nan=False)
     return _table(found)
@@ -273,9 +161,12 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
     try:
         text = answer(flags.FLAGS)
+        warned = warning(flags.FLAGS)
     except ValueError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
+    if warned:
+        sys.stderr.write(f"warning: {warned}\n")
     sys.stdout.write(text + "\n")
 
 

@@ -7,16 +7,17 @@ import numpy as np
 
 from examples.emnist import data
 from pds.groups import Group
-from tff_agg.experiment.config import TrainConfig, field
+from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.keras_task import Examples, KerasTask
+from tff_agg.fields import described
 
 
 @dataclasses.dataclass(frozen=True)
 class EmnistConfig(TrainConfig):
     """What every run has, and what is this task's own."""
 
-    writers: int = field(2000, "users to train on", at_least=2, in_process=False)
-    filters: int = field(8, "filters of the convolution", at_least=1)
+    writers: int = described(2000, "users to train on", at_least=2, in_process=False)
+    filters: int = described(8, "filters of the convolution", at_least=1)
 
 
 class Emnist(KerasTask):

@@ -9,9 +9,9 @@ from absl import flags
 
 import stackoverflow
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tff_agg.experiment import config as configs
 from tff_agg.experiment import flag_fields, identity
 from tff_agg.experiment.drivers import train
+from tff_agg.privacy import recipe
 
 CONFIGS = sorted(pathlib.Path(stackoverflow.__file__).parent.glob("configs/*.cfg"))
 
@@ -53,7 +53,7 @@ def test_it_builds_the_averager(changes, name):
     assert make(**changes).build_averager().name == name
 
 
-@pytest.mark.parametrize("mechanism", configs.MECHANISMS)
+@pytest.mark.parametrize("mechanism", recipe.MECHANISMS)
 def test_it_builds_a_plan_with_every_mechanism(mechanism):
     config = make(mechanism=mechanism, rounds=24, bands=4, buffers=2)
     plan = config.build_plan()
@@ -77,8 +77,8 @@ def test_restarts_cost_noise():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_multiplier": None}, "exactly one of noise_multiplier and epsilon"),
-        ({"epsilon": 1.0}, "exactly one of noise_multiplier and epsilon"),
+        ({"noise_multiplier": None}, "exactly one of noise_multiplier, .*got none"),
+        ({"epsilon": 1.0}, "exactly one of .*noise_multiplier=0.5, epsilon=1.0"),
         ({"averager": "mean"}, "averager must be one of last, uta, ema, pda"),
         ({"averager": "ema"}, "exactly one of ema_weight"),
         (
@@ -94,7 +94,10 @@ def test_restarts_cost_noise():
         ({"rounds": 0}, "rounds must be at least 1; got 0"),
         ({"clip_norm": float("nan")}, "clip_norm must be at least 0; got nan"),
         ({"noise_multiplier": -0.1}, "noise_multiplier must be at least 0"),
-        ({"max_participations": 3}, "max_participations=3 needs min_separation"),
+        ({"max_participations": 3}, "max_participations=3 needs participation="),
+        ({"delta": 1.0}, "delta must be strictly between 0 and 1, got 1.0"),
+        ({"delta": 0.0}, "delta must be strictly between 0 and 1, got 0.0"),
+        ({"server_momentum": 1.5}, "server_momentum must be below 1; got 1.5"),
         ({"keep_last": 0}, "keep_last must be at least 1"),
     ],
 )
@@ -126,6 +129,21 @@ def test_runs_that_differ_outside_the_process_share_one():
     assert one.process_key() == other.process_key()
     assert make(k=4).process_key() != make(k=5).process_key()
     assert make(lstm_size=4).process_key() != make(lstm_size=5).process_key()
+
+
+# What runs were saved with before some fields were added.
+ADDED_LATER = ("participation", "epoch_length", "per_node_multiplier", "completion")
+
+
+def test_a_configuration_from_before_a_field_was_added_is_read():
+    config = make(min_separation=5, max_participations=2, rounds=24)
+    old = {k: v for k, v in config.to_json().items() if k not in ADDED_LATER}
+    assert StackOverflowConfig.from_json(old | {"store_fingerprint": "1"}) == config
+
+
+def test_a_configuration_of_a_later_version_is_refused():
+    with pytest.raises(ValueError, match="not known here: warp_factor"):
+        StackOverflowConfig.from_json(make().to_json() | {"warp_factor": 9})
 
 
 def test_every_row_of_the_tables_has_a_flag_file():

@@ -16,7 +16,11 @@ def run(tmp_path, **given):
     values = flags.FlagValues()
     account.define_flags(values)
     values(
-        ["account", f"--cache={tmp_path}", *(f"--{k}={v}" for k, v in given.items())]
+        [
+            "account",
+            f"--noise_cache={tmp_path}",
+            *(f"--{k}={v}" for k, v in given.items()),
+        ]
     )
     return account.answer(values)
 
@@ -37,8 +41,7 @@ def test_epsilon_gives_the_noise(tmp_path):
         tmp_path,
         mechanism="square_root",
         epsilon=8.2,
-        participation="min_separation",
-        separation=342,
+        min_separation=342,
         max_participations=6,
         bands=200,
         json=True,
@@ -59,31 +62,41 @@ def test_table_shows_both_readings(tmp_path):
     assert json.loads(out)["rho"] == pytest.approx(47.3, abs=0.05)
 
 
-def test_fixed_order_restart_and_dp_sgd(tmp_path):
+def test_fixed_order_and_restart(tmp_path):
     out = run(
         tmp_path,
         mechanism="honaker",
         rounds=40,
         restart_every=10,
         completion=True,
-        participation="fixed_epoch_order",
         epoch_length=10,
         noise_multiplier=1.0,
         json=True,
     )
-    assert json.loads(out)["sensitivity"] > 2
-    out = run(
-        tmp_path,
-        mechanism="dp_sgd",
-        rounds=100,
-        sampling_probability=0.05,
-        noise_multiplier=2.0,
-        delta=1e-5,
-        json=True,
-    )
     got = json.loads(out)
-    conversions = got["epsilon_by_conversion"]
-    assert 0 < got["epsilon"] == conversions["pld"] < conversions["rdp"]
+    assert got["sensitivity"] > 2
+    assert got["participation"]["schema"] == "fixed_epoch_order"
+
+
+SGD = {
+    "mechanism": "dp_sgd",
+    "batch_size": 50,
+    "population": 1000,
+    "delta": 1e-5,
+    "json": True,
+}
+
+
+def test_dp_sgd_takes_two_of_noise_epsilon_and_steps(tmp_path):
+    forward = json.loads(run(tmp_path, rounds=100, noise_multiplier=2.0, **SGD))
+    conversions = forward["epsilon_by_conversion"]
+    assert 0 < forward["epsilon"] == conversions["pld"] < conversions["rdp"]
+    assert forward["sampling_probability"] == 0.05
+    noise = json.loads(run(tmp_path, rounds=100, epsilon=forward["epsilon"], **SGD))
+    assert noise["noise_multiplier"] == pytest.approx(2.0, abs=1e-5)
+    asked = forward["epsilon"] + 1e-9
+    steps = json.loads(run(tmp_path, noise_multiplier=2.0, epsilon=asked, **SGD))
+    assert steps["rounds"] == 100
 
 
 @pytest.mark.parametrize(
@@ -93,27 +106,39 @@ def test_fixed_order_restart_and_dp_sgd(tmp_path):
         ({"noise_multiplier": 1.0, "epsilon": 1.0}, "exactly one of"),
         ({"noise_multiplier": -1.0}, "noise_multiplier"),
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
-        ({"noise_multiplier": 1.0, "delta": 1.0}, "delta"),
+        ({"noise_multiplier": 1.0, "delta": 1.0}, "delta must be strictly"),
+        ({"noise_multiplier": 1.0, "delta": 0.0}, "delta must be strictly"),
         ({"epsilon": -3.0}, "epsilon"),
-        ({"noise_multiplier": 1.0, "separation": 3}, "--participation"),
-        ({"noise_multiplier": 1.0, "max_participations": 3}, "contradicts"),
-        ({"noise_multiplier": 1.0, "participation": "min_separation"}, "--separation"),
-        ({"noise_multiplier": 1.0, "mechanism": "dp_sgd"}, "--sampling_probability"),
+        ({"noise_multiplier": 1.0, "max_participations": 3}, "needs participation="),
         ({"per_node_multiplier": 1.0, "mechanism": "blt", "rounds": 9}, "tree"),
+        ({"noise_multiplier": 1.0, "batch_size": 3}, "needs mechanism=dp_sgd"),
         (
-            {
-                "noise_multiplier": 1.0,
-                "participation": "min_separation",
-                "separation": 500,
-                "max_participations": 6,
-            },
+            {"noise_multiplier": 1.0, "min_separation": 500, "max_participations": 6},
             "do not fit into rounds=2000",
         ),
+        ({"noise_multiplier": 1.0, "mechanism": "dp_sgd"}, "needs batch_size"),
+        ({**SGD}, "needs noise_multiplier or epsilon"),
+        ({**SGD, "delta": 1.0, "noise_multiplier": 1.0}, "delta must be strictly"),
+        ({**SGD, "noise_multiplier": 1.0, "min_separation": 3}, "no min_separation"),
+        ({**SGD, "per_node_multiplier": 1.0}, "takes no per_node_multiplier"),
+        (
+            {**SGD, "noise_multiplier": 1.0, "epsilon": 1.0, "rounds": 5},
+            "one too many",
+        ),
+        ({**SGD, "noise_multiplier": 2.0, "epsilon": 1e-3}, "allows no step"),
     ],
 )
 def test_bad_flags_are_named(tmp_path, given, message):
     with pytest.raises(ValueError, match=message):
         run(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    "name", ["separation", "cohort_size", "momentum_decay", "cache"]
+)
+def test_there_is_one_set_of_flags(tmp_path, name):
+    with pytest.raises(flags.UnrecognizedFlagError):
+        run(tmp_path, noise_multiplier=1.0, **{name: 3})
 
 
 def command(*arguments):
@@ -137,13 +162,21 @@ def command(*arguments):
 
 def test_the_program_needs_neither_tensorflow_nor_jax(tmp_path):
     done = command(
-        "--noise_multiplier=0.5", "--rounds=50", "--json", f"--cache={tmp_path}"
+        "--noise_multiplier=0.5", "--rounds=50", "--json", f"--noise_cache={tmp_path}"
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rho"] == pytest.approx(2.0)
 
 
+def test_the_program_warns_of_a_delta_of_one_user_on_stderr():
+    given = ("--mechanism=tree", "--noise_multiplier=2", "--delta=0.5", "--json")
+    done = command(*given, "--population=1000")
+    assert done.returncode == 0 and json.loads(done.stdout)["delta"] == 0.5
+    assert done.stderr.startswith("warning: delta=0.5 is not below 1/1000")
+    assert not command(*given).stderr
+
+
 def test_the_program_names_what_is_wrong_on_stderr():
     done = command("--mechanism=tree", "--noise_multiplier=-2")
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("error: noise_multiplier must be")
+    assert done.stderr.startswith("error: noise_multiplier must not be")

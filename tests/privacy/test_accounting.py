@@ -12,7 +12,6 @@ from tff_agg.privacy import (
     MinSeparation,
     accounting,
     calibrate,
-    dp_sgd_epsilon,
     gaussian_epsilon,
     gaussian_epsilons,
     noise_multiplier_from_per_node,
@@ -62,33 +61,25 @@ def test_conversions_keep_their_order(sigma, log_delta):
     assert gaussian_epsilon(sigma * 1.1, delta) < by.pld + 1e-12
 
 
-@pytest.mark.parametrize("method", ["pld", "rdp"])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.2, 18.9, 60.0])
-def test_calibration_inverts_to_a_millionth(epsilon, method):
-    sigma = calibrate(epsilon, 1e-6, method=method)
-    reached = gaussian_epsilon(sigma, 1e-6, method)
-    assert epsilon - 1e-6 <= reached <= epsilon
+@pytest.mark.parametrize("delta", [1e-10, 1e-6, 1e-3])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.2, 60.0])
+def test_calibration_is_on_the_safe_side_and_tight(epsilon, delta):
+    sigma = calibrate(epsilon, delta)
+    # Not by the accountant's grid, nor by the closed form, is ε exceeded.
+    assert gaussian_epsilon(sigma, delta) <= epsilon
+    assert exact_delta(sigma, epsilon) <= delta
+    assert exact_delta(sigma * (1 - 2e-6) - 1e-7, epsilon) > delta
 
 
-def test_calibration_of_any_falling_function():
-    def epsilon_of(sigma):
-        return dp_sgd_epsilon(sigma, 0.01, 500, 1e-5, method="rdp")
-
-    sigma = calibrate(2.0, 1e-5, epsilon_of=epsilon_of)
-    assert 2.0 - 1e-6 <= epsilon_of(sigma) <= 2.0
-
-
-def test_dp_sgd_with_certain_sampling_is_plain_composition():
-    sigma, steps = 8.0, 16
-    together = gaussian_epsilon(sigma / math.sqrt(steps), 1e-5)
-    assert dp_sgd_epsilon(sigma, 1.0, steps, 1e-5) == pytest.approx(together, rel=1e-3)
-    assert dp_sgd_epsilon(sigma, 0.1, steps, 1e-5) < together / 4
-
-
-def test_dp_sgd_methods_agree_roughly_and_pld_is_tighter():
-    pld = dp_sgd_epsilon(3.0, 0.08, 200, 1e-5)
-    rdp = dp_sgd_epsilon(3.0, 0.08, 200, 1e-5, method="rdp")
-    assert 0.8 * rdp < pld < rdp
+@pytest.mark.parametrize(
+    ("delta", "population", "warns"),
+    [(1e-6, 342_477, False), (1e-3, 1000, True), (0.5, 10, True), (0.09, 10, False)],
+)
+def test_a_delta_of_one_user_is_warned_of(delta, population, warns):
+    text = accounting.delta_warning(delta, population)
+    assert (text is not None) == warns
+    if text:
+        assert f"delta={delta:g} is not below 1/{population}" in text
 
 
 @given(st.floats(0.01, 10), st.integers(1, 3000), st.integers(1, 400))
@@ -104,7 +95,6 @@ def test_per_node_multipliers_convert_forth_and_back(value, rounds, separation):
 def test_no_noise_is_no_privacy():
     assert rho(0.0) == math.inf
     assert gaussian_epsilons(0.0, 1e-6) == (math.inf,) * 4
-    assert dp_sgd_epsilon(0.0, 0.1, 5, 1e-5) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -121,8 +111,7 @@ def test_no_noise_is_no_privacy():
         (lambda: calibrate(0.0, 1e-6), "epsilon"),
         (lambda: calibrate(math.inf, 1e-6), "epsilon"),
         (lambda: calibrate(1.0, 2.0), "delta"),
-        (lambda: dp_sgd_epsilon(1.0, 0.0, 10, 1e-5), "sampling_probability"),
-        (lambda: dp_sgd_epsilon(1.0, 0.5, 0, 1e-5), "steps"),
+        (lambda: accounting.delta_warning(1.0, 10), "delta"),
         (lambda: rho_of_per_node(-0.1, 2000), "noise_multiplier"),
         (lambda: rho_of_per_node(0.1, 0), "rounds"),
         (lambda: rho_of_per_node(0.1, 10, AtMostOnce(), 0), "restart_every"),

@@ -1,45 +1,82 @@
-"""Flags from the fields of a frozen configuration, and back."""
+"""Flags of binaries, made from the fields of a configuration, and back.
+
+Importing this module loads neither TensorFlow nor any flag.
+"""
 
 import dataclasses
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from absl import flags
 
+# The flags belong to the binary that asks for them, which lists them under --help.
+flags.disclaim_key_flags()
+
 _C = TypeVar("_C")
 _MAKERS = {
+    bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
-    bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
 
 
-def define(config_class: type, values: flags.FlagValues) -> None:
-    """Defines a flag for each field of a class of `config.field`s.
+def define(
+    config_class: type,
+    flag_values: flags.FlagValues,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    more_choices: Mapping[str, Iterable[str]] | None = None,
+) -> None:
+    """Defines a flag for each field of a configuration.
 
     A field that had another name in earlier versions gets a flag of that name, too.
+
+    Args:
+      config_class: A dataclass whose fields were made by `tff_agg.fields.described`.
+      flag_values: Where to define them: `flags.FLAGS` in a binary, a fresh
+        `flags.FlagValues()` for any other use.
+      defaults: Defaults of this binary that are not the fields' own.
+      more_choices: What this binary allows besides the fields' own choices.
+
+    Example:
+      >>> values = flags.FlagValues()
+      >>> define(PrivacyRecipe, values)
+      >>> values(['program', '--rounds=100', '--noise_multiplier=1'])
+      >>> read(PrivacyRecipe, values).rounds
+      100
     """
     hints = typing.get_type_hints(config_class)
     for field in dataclasses.fields(config_class):
+        default = (defaults or {}).get(field.name, field.default)
         text, choices = field.metadata["help"], field.metadata["choices"]
-        arguments: tuple[Any, ...] = (field.name, field.default)
         if choices:
-            flags.DEFINE_enum(*arguments, choices, text, flag_values=values)
+            allowed = [*choices, *(more_choices or {}).get(field.name, ())]
+            flags.DEFINE_enum(
+                field.name, default, allowed, text, flag_values=flag_values
+            )
             continue
-        kinds = [k for k in typing.get_args(hints[field.name]) if k is not type(None)]
-        kind = kinds[0] if kinds else hints[field.name]
-        _MAKERS[kind](*arguments, text, flag_values=values)
+        hint = hints[field.name]
+        kinds = [k for k in typing.get_args(hint) if k is not type(None)] or [hint]
+        _MAKERS[kinds[0]](field.name, default, text, flag_values=flag_values)
     for old, new in getattr(config_class, "renamed", {}).items():
-        flags.DEFINE_alias(old, new, flag_values=values)
+        flags.DEFINE_alias(old, new, flag_values=flag_values)
 
 
-def read(config_class: type[_C], values: flags.FlagValues, **changes: Any) -> _C:
+def values_of(config_class: type, flag_values: flags.FlagValues) -> dict[str, Any]:
+    """Returns the values of the flags that `define` has defined, by field."""
+    return {
+        field.name: getattr(flag_values, field.name)
+        for field in dataclasses.fields(config_class)
+    }
+
+
+def read(config_class: type[_C], flag_values: flags.FlagValues) -> _C:
     """Makes the configuration that the flags describe."""
-    names = [field.name for field in dataclasses.fields(typing.cast(Any, config_class))]
-    return config_class(**({name: values[name].value for name in names} | changes))
+    return config_class(**values_of(config_class, flag_values))
 
 
-def define_one(values: flags.FlagValues, kind: str, *arguments: Any) -> None:
+def define_one(flag_values: flags.FlagValues, kind: str, *arguments: Any) -> None:
     """Defines one flag of a kind ('list', 'string', …) on some flag values."""
-    getattr(flags, f"DEFINE_{kind}")(*arguments, flag_values=values)
+    getattr(flags, f"DEFINE_{kind}")(*arguments, flag_values=flag_values)

@@ -42,7 +42,10 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
     wanted = _identifying(task)
     path = folder / "config.json"
     if path.exists():
-        saved = saved_config(folder)
+        found = saved_config(folder)
+        # As it would be written today: fields may have been added since.
+        saved = task.Config.from_json(found).to_json()
+        saved["data_fingerprint"] = found.get("data_fingerprint")
         saved = {k: v for k, v in saved.items() if k not in places(task)}
         if lines := identity.differences(saved, wanted):
             raise ConfigChangedError(

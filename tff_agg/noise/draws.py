@@ -196,7 +196,7 @@ def _jax_draw(shape: tuple[int, ...], wide: np.dtype) -> Callable[[Leaf], Leaf]:
 
     def draw(key):
         if wide == np.float64:
-            bits = (transforms.words_for(count, wide),)
+            bits: tuple[int, ...] = (transforms.words_for(count, wide),)
             words = jax.random.bits(key, bits, np.uint64)
             drawn = transforms.from_words(words, count, wide, "jax")
         else:

@@ -84,9 +84,9 @@ def from_words(words: Leaf, count: Leaf, dtype: np.dtype, backend: str) -> Leaf:
     else:
         turn = _bitcast(words[pairs : pairs + pairs // 2], np.uint32, backend)
         angle = _bitcast(words[pairs + pairs // 2 :], np.int32, backend)
-    both = _pairs_in_double(words[:pairs], turn, angle, backend)
-    both = [structure.cast(one, dtype) for one in both]
-    return _concatenate(both, backend)[:count]
+    pair = _pairs_in_double(words[:pairs], turn, angle, backend)
+    narrow = [structure.cast(one, dtype) for one in pair]
+    return _concatenate(narrow, backend)[:count]
 
 
 def _pairs_in_double(

@@ -9,13 +9,14 @@ Example:
 from tff_agg.privacy.accounting import (
     Epsilons,
     calibrate,
-    dp_sgd_epsilon,
+    delta_warning,
     gaussian_epsilon,
     gaussian_epsilon_of,
     gaussian_epsilons,
     rho,
 )
 from tff_agg.privacy.cohorts import ParticipationError
+from tff_agg.privacy.dp_sgd_plan import DPSGDPlan
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,
@@ -24,8 +25,17 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
+from tff_agg.privacy.plan_protocol import PrivacyPlan
+from tff_agg.privacy.poisson import PoissonSampling
+from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.releases import Release
 from tff_agg.privacy.report import add_search, searches_of, write_report
+from tff_agg.privacy.sampled_guarantees import (
+    dp_sgd_epsilon,
+    dp_sgd_noise,
+    dp_sgd_renyi,
+    dp_sgd_steps,
+)
 from tff_agg.privacy.searches import SearchCost, inference_search, training_search
 from tff_agg.privacy.selection import KeySelection
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity
@@ -37,6 +47,7 @@ from tff_agg.privacy.tf_privacy import (
 
 __all__ = [
     "AtMostOnce",
+    "DPSGDPlan",
     "Epsilons",
     "FixedEpochOrder",
     "KeySelection",
@@ -44,12 +55,19 @@ __all__ = [
     "Participation",
     "ParticipationError",
     "Plan",
+    "PoissonSampling",
+    "PrivacyPlan",
+    "PrivacyRecipe",
     "Release",
     "SearchCost",
     "Sensitivity",
     "add_search",
     "calibrate",
+    "delta_warning",
     "dp_sgd_epsilon",
+    "dp_sgd_noise",
+    "dp_sgd_renyi",
+    "dp_sgd_steps",
     "gaussian_epsilon",
     "gaussian_epsilon_of",
     "gaussian_epsilons",

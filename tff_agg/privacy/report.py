@@ -17,6 +17,7 @@ from typing import Any
 
 from tff_agg import files
 from tff_agg.privacy.plan import Plan
+from tff_agg.privacy.plan_protocol import PrivacyPlan, ReportWords
 from tff_agg.privacy.searches import SearchCost, shared_users_in_words
 
 ENFORCED = (
@@ -54,9 +55,16 @@ SO_FAR = (
     "a run is stopped because of what it showed, the figures of the whole plan hold."
 )
 
+# Figures that plans of one kind have, and their titles.
+_OF_SOME_PLANS = {
+    "rho_if_read_as_per_node_multiplier": "ρ if the multiplier were read per tree node",
+    "population_size": "population size",
+    "sampling_probability": "sampling probability",
+}
+
 
 def report(
-    plan: Plan,
+    plan: PrivacyPlan,
     *,
     rounds_done: int | None = None,
     sampler_checked: bool = False,
@@ -87,8 +95,9 @@ def report(
       17.6476
     """
     whole = plan.to_json()
-    enforced = list(ENFORCED)
-    assumed = [*ASSUMED, *extra_assumptions]
+    words = _dp_ftrl_words(plan) if isinstance(plan, Plan) else plan.report_words
+    enforced = list(words.enforced)
+    assumed = [*words.assumed, *extra_assumptions]
     if plan.noise_seed_is_known:
         assumed.insert(
             0,
@@ -102,9 +111,9 @@ def report(
         assumed.append(schema + " No sampler was checked against it.")
     return {
         "run": dict(run or {}),
-        "setting": "central differential privacy, user level, federated training",
+        "setting": words.setting,
         "guarantee": {
-            "statement": plan.no_guarantee or _statement(plan),
+            "statement": words.statement,
             "rho": whole["rho"],
             "epsilon": whole["epsilon"],
             "delta": plan.delta,
@@ -121,24 +130,23 @@ def report(
             else dict(shared_users),
             "statement": shared_users_in_words(shared_users),
         },
-        "unit": "one user: all contributions of a user id over the whole run",
+        "unit": words.unit,
         "adjacency": plan.adjacency,
         "released": released,
         "accounting": {
-            "method": "one Gaussian mechanism on the encoded rounds; every release is "
-            "post-processing of it, also when later updates depend on earlier noise",
+            "method": words.accounting,
             "epsilon_by_conversion": whole["epsilon_by_conversion"],
             "headline": "pld",
         },
         "plan": whole,
         "enforced": enforced,
         "assumed": assumed,
-        "not_covered": [*NOT_COVERED, *also_not_covered],
+        "not_covered": [*words.not_covered, *also_not_covered],
         "tuning": dict(searches or {}),
     }
 
 
-def _so_far(plan: Plan, done: int | None) -> dict[str, float | None]:
+def _so_far(plan: PrivacyPlan, done: int | None) -> dict[str, float | None]:
     """Returns the figures after so many rounds; None where that is not known."""
     if not done:
         spent = None if done is None else 0.0
@@ -151,6 +159,20 @@ def _so_far(plan: Plan, done: int | None) -> dict[str, float | None]:
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _dp_ftrl_words(plan: Plan) -> ReportWords:
+    """Returns what the report says about a plan of DP-FTRL."""
+    return ReportWords(
+        statement=plan.no_guarantee or _statement(plan),
+        setting="central differential privacy, user level, federated training",
+        unit="one user: all contributions of a user id over the whole run",
+        accounting="one Gaussian mechanism on the encoded rounds; every release is "
+        "post-processing of it, also when later updates depend on earlier noise",
+        enforced=ENFORCED,
+        assumed=ASSUMED,
+        not_covered=NOT_COVERED,
+    )
 
 
 def _statement(plan: Plan) -> str:
@@ -210,11 +232,10 @@ def markdown(content: Mapping[str, Any]) -> str:
     rows += [
         (f"sensitivity ({kind})", _say(plan["sensitivity"])),
         ("noise stddev on the sum", _say(plan["noise_stddev"])),
-        (
-            "ρ if the multiplier were read per tree node",
-            _say(plan["rho_if_read_as_per_node_multiplier"]),
-        ),
     ]
+    for name, title in _OF_SOME_PLANS.items():
+        if name in plan:
+            rows.append((title, _say(plan[name])))
     lines += _table(("parameter", "value"), rows)
     lines += ["", f"Accounting: {content['accounting']['method']}."]
     lines += ["", "## Releases before training", "", *_releases(content)]
@@ -265,7 +286,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (head, ruler, *rows)]
 
 
-def write_report(folder: str | os.PathLike, plan: Plan, **details: Any) -> None:
+def write_report(folder: str | os.PathLike, plan: PrivacyPlan, **details: Any) -> None:
     """Writes `privacy_report.md` and `privacy_report.json` into a folder.
 
     Args:

@@ -15,6 +15,7 @@ checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStor
 
 import contextlib
 import functools
+import logging
 import os
 import pathlib
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from absl import flags
 
 from pds import sampler
-from tff_agg import checkpoints
+from tff_agg import checkpoints, privacy
 from tff_agg.experiment import (
     cohorts,
     flag_fields,
@@ -36,6 +37,8 @@ from tff_agg.experiment import (
 from tff_agg.experiment import process_cache as caches
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
+
+_log = logging.getLogger(__name__)
 
 
 def run(
@@ -75,6 +78,8 @@ def run(
     members = cohorts.build_sampler(task)
     plan = config.build_plan(task.releases())
     plan.check_sampler(members)
+    if text := privacy.delta_warning(config.delta, len(task.users())):
+        _log.warning("%s", text)
     recorder = recording.Recorder(task, folder, plan, observer)
     history = run_folder.check(folder, task)
     observer.on_plan(plan, members)
