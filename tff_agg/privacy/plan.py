@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import accounting, cohorts, tf_privacy
+from tff_agg.privacy import accounting, cohorts, dp_ftrl_words, tf_privacy
 from tff_agg.privacy import sensitivity as sensitivities
 from tff_agg.privacy.participation import (
     AtMostOnce,
@@ -22,6 +22,7 @@ from tff_agg.privacy.participation import (
     check_schema,
     implies,
 )
+from tff_agg.privacy.plan_protocol import ReportWords
 from tff_agg.privacy.releases import Release
 
 ADJACENCY = (
@@ -193,6 +194,11 @@ class Plan:
                 f"only trees have a per-node multiplier, not {self.mechanism.name}"
             )
         return self.noise_multiplier * self.sensitivity.value
+
+    @property
+    def report_words(self) -> ReportWords:
+        """What a report says about this kind of plan."""
+        return dp_ftrl_words.report_words(self)
 
     @property
     def adjacency(self) -> str:

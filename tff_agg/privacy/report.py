@@ -16,40 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_agg import files
-from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.plan_protocol import PrivacyPlan, ReportWords
+from tff_agg.privacy.plan_protocol import PrivacyPlan
 from tff_agg.privacy.searches import SearchCost, shared_users_in_words
 
-ENFORCED = (
-    "Each user's update is clipped to the clip norm before it is added to the sum.",
-    "The sum is divided by the planned cohort size, not by the number of users that "
-    "really took part.",
-    "The noise's scale is computed from the mechanism's own matrix, the participation "
-    "schema and the noise multiplier; no other number enters it.",
-    "The mechanism refuses to serve more rounds than its sensitivity was computed for.",
-    "Noise is a function of the secret seed and the round: a resumed run repeats the "
-    "same noise and reveals nothing twice.",
-)
-ASSUMED = (
-    "The server is trusted: it sees clipped updates and keeps the noise seed secret "
-    "(central model of differential privacy).",
-    "All data of one user is under one user id.",
-    "The participation schema holds for the users' real identities.",
-)
-NOT_COVERED = (
-    "Hyperparameter tuning: runs on the same users that were made to choose this run's "
-    "settings are further releases, with a cost of their own. The figures above are "
-    "of this run alone; what is known of such searches is under Tuning.",
-    "Floating-point noise: normals are drawn in floating point by a counter-based "
-    "generator that is not made for cryptography; attacks on low-order bits or on the "
-    "generator itself are outside the proof.",
-    "Secret sampling: the figures hold even if everybody knows who took part in which "
-    "round; nothing is gained from amplification by sampling.",
-    "Anything made from users' data before training, such as a vocabulary, unless it "
-    "is listed under Releases before training.",
-    "Data used for evaluation and for counts of users or examples: no noise is added.",
-    "Metrics that the server computes from users' data without noise.",
-)
 SO_FAR = (
     "Figures after some rounds are for a stopping round that was fixed in advance. If "
     "a run is stopped because of what it showed, the figures of the whole plan hold."
@@ -95,7 +64,7 @@ def report(
       17.6476
     """
     whole = plan.to_json()
-    words = _dp_ftrl_words(plan) if isinstance(plan, Plan) else plan.report_words
+    words = plan.report_words
     enforced = list(words.enforced)
     assumed = [*words.assumed, *extra_assumptions]
     if plan.noise_seed_is_known:
@@ -159,39 +128,6 @@ def _so_far(plan: PrivacyPlan, done: int | None) -> dict[str, float | None]:
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _dp_ftrl_words(plan: Plan) -> ReportWords:
-    """Returns what the report says about a plan of DP-FTRL."""
-    return ReportWords(
-        statement=plan.no_guarantee or _statement(plan),
-        setting="central differential privacy, user level, federated training",
-        unit="one user: all contributions of a user id over the whole run",
-        accounting="one Gaussian mechanism on the encoded rounds; every release is "
-        "post-processing of it, also when later updates depend on earlier noise",
-        enforced=ENFORCED,
-        assumed=ASSUMED,
-        not_covered=NOT_COVERED,
-    )
-
-
-def _statement(plan: Plan) -> str:
-    """Says the guarantee in a sentence or two."""
-    if not plan.releases:
-        return (
-            f"The {plan.rounds} rounds together satisfy {plan.rho:.4g}-zCDP, and "
-            f"({plan.epsilon:.4g}, {plan.delta:g})-differential privacy, for one user."
-        )
-    names = ", ".join(f"the {release.name}" for release in plan.releases)
-    parts = " + ".join(f"{r.rho:.4g} ({r.name})" for r in plan.releases)
-    off = math.fsum(release.delta for release in plan.releases)
-    return (
-        f"The {plan.rounds} rounds and {names} together satisfy "
-        f"({plan.epsilon:.4g}, {plan.delta:g})-differential privacy for one user. "
-        f"Their ρ is {plan.rho:.4g} = {plan.training_rho:.4g} (training) + {parts}; it "
-        f"holds except with a probability of {off:g}, and ε is computed for what that "
-        "leaves of δ."
-    )
 
 
 def markdown(content: Mapping[str, Any]) -> str:
