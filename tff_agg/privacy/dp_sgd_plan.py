@@ -26,7 +26,8 @@ RHO_NOTE = (
 )
 ORDERS = (1.5, 2, 4, 8, 16, 32, 64, 128, 256)
 _ENFORCED = (
-    "Each example's gradient is clipped to the clip norm before it is added to the sum.",
+    "Each example's gradient is clipped to the clip norm before it is added to the "
+    "sum.",
     "The sum is divided by the expected batch size, not by the number of examples that "
     "were really drawn.",
     "Every step adds noise of its own, with the plan's standard deviation.",
@@ -110,9 +111,9 @@ class DPSGDPlan:
         if self.nominal_epsilon > claim + 1e-5:
             raise ValueError(
                 f"noise_multiplier={self.noise_multiplier} over {self.steps} steps "
-                f"gives epsilon={self.nominal_epsilon:.6g} at delta={self.delta}, above "
-                f"claimed_epsilon={claim:.6g}; use DPSGDPlan.for_epsilon to find the "
-                "multiplier, or DPSGDPlan.steps_for_epsilon the steps"
+                f"gives epsilon={self.nominal_epsilon:.6g} at delta={self.delta}, "
+                f"above claimed_epsilon={claim:.6g}; use DPSGDPlan.for_epsilon to find "
+                "the multiplier, or DPSGDPlan.steps_for_epsilon the steps"
             )
 
     @classmethod

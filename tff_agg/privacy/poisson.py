@@ -63,7 +63,7 @@ class PoissonSampling:
         for step, batch in enumerate(batches):
             members = np.asarray(batch, np.int64)
             if len(members) and not (
-                0 <= members.min() and members.max() < population_size
+                members.min() >= 0 and members.max() < population_size
             ):
                 raise ValueError(
                     f"the batch of step {step} has examples that are not among the "
