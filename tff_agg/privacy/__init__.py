@@ -6,7 +6,8 @@ Example:
   >>> plan.rho, plan.epsilon
 """
 
-from tff_agg.privacy.accounting import (
+from tff_agg.privacy.dp_sgd_plan import DPSGDPlan
+from tff_agg.privacy.guarantees import (
     Epsilons,
     calibrate,
     delta_warning,
@@ -15,7 +16,6 @@ from tff_agg.privacy.accounting import (
     gaussian_epsilons,
     rho,
 )
-from tff_agg.privacy.dp_sgd_plan import DPSGDPlan
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,

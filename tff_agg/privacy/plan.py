@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import accounting, tf_privacy
+from tff_agg.privacy import guarantees, tf_privacy
 from tff_agg.privacy import sensitivity as sensitivities
 from tff_agg.privacy.participation import (
     AtMostOnce,
@@ -71,8 +71,8 @@ class Plan:
         _check_positive("clip_norm", self.clip_norm)
         _check_count("cohort_size", self.cohort_size)
         _check_count("rounds", self.rounds)
-        accounting.check_noise_multiplier(self.noise_multiplier)
-        accounting.check_delta(self.delta)
+        guarantees.check_noise_multiplier(self.noise_multiplier)
+        guarantees.check_delta(self.delta)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism, got {self.mechanism!r}")
         schemas = (AtMostOnce, MinSeparation, FixedEpochOrder)
@@ -97,7 +97,7 @@ class Plan:
                 )
         if (claim := self.claimed_epsilon) is None:
             return
-        accounting.check_epsilon(claim)
+        guarantees.check_epsilon(claim)
         if self.noise_multiplier == 0:
             raise ValueError(
                 f"claimed_epsilon={claim} needs noise, but noise_multiplier is 0; "
@@ -123,7 +123,7 @@ class Plan:
         """
         if "noise_multiplier" in rest:
             raise ValueError("for_epsilon finds noise_multiplier; do not give it")
-        sigma = accounting.calibrate(epsilon, delta)
+        sigma = guarantees.calibrate(epsilon, delta)
         return cls(noise_multiplier=sigma, delta=delta, claimed_epsilon=epsilon, **rest)
 
     @classmethod
@@ -139,7 +139,7 @@ class Plan:
                 f"per_node_multiplier needs a tree mechanism, got {mechanism.name}"
             )
         unit = cls(noise_multiplier=1.0, mechanism=mechanism, **rest)
-        per_node = accounting.check_noise_multiplier(per_node_multiplier)
+        per_node = guarantees.check_noise_multiplier(per_node_multiplier)
         sigma = per_node / unit.sensitivity.value
         return dataclasses.replace(unit, noise_multiplier=sigma)
 
@@ -172,17 +172,17 @@ class Plan:
     @property
     def rho(self) -> float:
         """The ρ of zero-concentrated differential privacy, for the whole run."""
-        return accounting.rho(self.noise_multiplier)
+        return guarantees.rho(self.noise_multiplier)
 
     @functools.cached_property
-    def epsilons(self) -> accounting.Epsilons:
+    def epsilons(self) -> guarantees.Epsilons:
         """ε at `delta` for the whole run, by several conversions."""
-        return accounting.gaussian_epsilons(self.noise_multiplier, self.delta)
+        return guarantees.gaussian_epsilons(self.noise_multiplier, self.delta)
 
     @functools.cached_property
     def epsilon(self) -> float:
         """ε at `delta` for the whole run, by the tight conversion (PLD)."""
-        return accounting.gaussian_epsilon(self.noise_multiplier, self.delta)
+        return guarantees.gaussian_epsilon(self.noise_multiplier, self.delta)
 
     @property
     def rho_if_read_as_per_node(self) -> float:
@@ -208,11 +208,11 @@ class Plan:
 
     def rho_after(self, rounds: int) -> float:
         """Returns the ρ spent when the run stops after so many rounds."""
-        return accounting.rho(self._multiplier_after(rounds))
+        return guarantees.rho(self._multiplier_after(rounds))
 
     def epsilon_after(self, rounds: int) -> float:
         """Returns the ε spent when the run stops after so many rounds."""
-        return accounting.gaussian_epsilon(self._multiplier_after(rounds), self.delta)
+        return guarantees.gaussian_epsilon(self._multiplier_after(rounds), self.delta)
 
     def check_sampler(self, sampler: Any) -> None:
         """Refuses a sampler that does not keep what this plan counts on.

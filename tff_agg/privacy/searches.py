@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tff_agg.privacy import accounting
+from tff_agg.privacy import guarantees
 
 _WITHOUT_NOISE = (
     " Accuracies on validation and test data are computed without noise: the people "
@@ -67,8 +67,8 @@ def training_search(rho: float, delta: float, runs: int) -> SearchCost:
         raise ValueError(f"runs={runs} must be at least 1.")
     total = runs * rho
     each, together = (
-        accounting.gaussian_epsilon_of(rho, delta),
-        accounting.gaussian_epsilon_of(total, delta),
+        guarantees.gaussian_epsilon_of(rho, delta),
+        guarantees.gaussian_epsilon_of(total, delta),
     )
     if math.isinf(rho):
         text = (
@@ -111,8 +111,8 @@ def inference_search(rhos: Sequence[float], delta: float, points: int) -> Search
         raise ValueError("rhos must name at least one run.")
     runs, rho, total = len(rhos), max(rhos), math.fsum(rhos)
     each, together = (
-        accounting.gaussian_epsilon_of(rho, delta),
-        accounting.gaussian_epsilon_of(total, delta),
+        guarantees.gaussian_epsilon_of(rho, delta),
+        guarantees.gaussian_epsilon_of(total, delta),
     )
     read = "one private run" if runs == 1 else f"{runs} private runs"
     if math.isinf(total):
