@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tff_agg import noise, privacy
-from tff_agg.privacy import accounting, inference_search, training_search
+from tff_agg.privacy import guarantees, inference_search, training_search
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_what_makes_no_sense_is_refused():
         inference_search([], 1e-6, points=3)
     for rho, delta in ((-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0)):
         with pytest.raises(ValueError, match=r"rho|delta"):
-            accounting.gaussian_epsilon_of(rho, delta)
+            guarantees.gaussian_epsilon_of(rho, delta)
 
 
 def test_a_report_takes_a_search_in_and_keeps_all_else(folder):

@@ -6,7 +6,9 @@ Example:
   >>> plan.rho, plan.epsilon
 """
 
-from tff_agg.privacy.accounting import (
+from tff_agg.privacy.cohorts import ParticipationError
+from tff_agg.privacy.dp_sgd_plan import DPSGDPlan
+from tff_agg.privacy.guarantees import (
     Epsilons,
     calibrate,
     delta_warning,
@@ -15,8 +17,6 @@ from tff_agg.privacy.accounting import (
     gaussian_epsilons,
     rho,
 )
-from tff_agg.privacy.cohorts import ParticipationError
-from tff_agg.privacy.dp_sgd_plan import DPSGDPlan
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,

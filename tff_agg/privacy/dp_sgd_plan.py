@@ -10,7 +10,7 @@ import functools
 import math
 from typing import Any
 
-from tff_agg.privacy import accounting, sampled_guarantees
+from tff_agg.privacy import guarantees, sampled_guarantees
 from tff_agg.privacy.plan_protocol import ReportWords
 from tff_agg.privacy.poisson import PoissonSampling
 
@@ -85,7 +85,7 @@ class DPSGDPlan:
     claimed_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        if not accounting.is_number(self.clip_norm) or not (
+        if not guarantees.is_number(self.clip_norm) or not (
             0 < self.clip_norm < math.inf
         ):
             raise ValueError(
@@ -102,19 +102,18 @@ class DPSGDPlan:
                 f"batch_size={self.batch_size} is above population_size="
                 f"{self.population_size}"
             )
-        accounting.check_noise_multiplier(self.noise_multiplier)
-        accounting.check_delta(self.delta)
+        guarantees.check_noise_multiplier(self.noise_multiplier)
+        guarantees.check_delta(self.delta)
         if (claim := self.claimed_epsilon) is None:
             return
-        accounting.check_epsilon(claim)
+        guarantees.check_epsilon(claim)
         # A little slack: the claim may be a figure that was itself computed here.
         if self.nominal_epsilon > claim + 1e-5:
             raise ValueError(
                 f"noise_multiplier={self.noise_multiplier} over {self.steps} steps "
                 f"gives epsilon={self.nominal_epsilon:.6g} at delta={self.delta}, "
-                "above "
-                f"claimed_epsilon={claim:.6g}; use DPSGDPlan.for_epsilon to find the "
-                "multiplier, or DPSGDPlan.steps_for_epsilon the steps"
+                f"above claimed_epsilon={claim:.6g}; use DPSGDPlan.for_epsilon to find "
+                "the multiplier, or DPSGDPlan.steps_for_epsilon the steps"
             )
 
     @classmethod
@@ -266,7 +265,7 @@ class DPSGDPlan:
     def rho_after(self, rounds: int) -> float:
         """Returns the ρ of so many steps, without amplification: see `RHO_NOTE`."""
         self._check_steps(rounds)
-        return rounds * accounting.rho(self._private_multiplier)
+        return rounds * guarantees.rho(self._private_multiplier)
 
     def epsilon_after(self, rounds: int) -> float:
         """Returns the ε of so many steps, a number that was fixed in advance."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import accounting, cohorts, dp_ftrl_words, tf_privacy
+from tff_agg.privacy import cohorts, dp_ftrl_words, guarantees, tf_privacy
 from tff_agg.privacy import sensitivity as sensitivities
 from tff_agg.privacy.participation import (
     AtMostOnce,
@@ -81,8 +81,8 @@ class Plan:
         _check_positive("clip_norm", self.clip_norm)
         _check_count("cohort_size", self.cohort_size)
         _check_count("rounds", self.rounds)
-        accounting.check_noise_multiplier(self.noise_multiplier)
-        accounting.check_delta(self.delta)
+        guarantees.check_noise_multiplier(self.noise_multiplier)
+        guarantees.check_delta(self.delta)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism, got {self.mechanism!r}")
         check_schema(self.participation)
@@ -103,7 +103,7 @@ class Plan:
                 )
         if (claim := self.claimed_epsilon) is None:
             return
-        accounting.check_epsilon(claim)
+        guarantees.check_epsilon(claim)
         if self.noise_multiplier == 0:
             raise ValueError(
                 f"claimed_epsilon={claim} needs noise, but noise_multiplier is 0; "
@@ -137,10 +137,10 @@ class Plan:
         """
         if "noise_multiplier" in rest:
             raise ValueError("for_epsilon finds noise_multiplier; do not give it")
-        accounting.check_delta(delta)
-        sigma = accounting.calibrate(epsilon, _delta_left(delta, releases))
+        guarantees.check_delta(delta)
+        sigma = guarantees.calibrate(epsilon, _delta_left(delta, releases))
         if (spent := sum(release.rho for release in releases)) > 0:
-            whole = accounting.rho(sigma)
+            whole = guarantees.rho(sigma)
             if (left := whole - spent) <= 0:
                 raise ValueError(
                     f"epsilon={epsilon:g} at delta={delta:g} allows a rho of "
@@ -170,7 +170,7 @@ class Plan:
                 f"per_node_multiplier needs a tree mechanism, got {mechanism.name}"
             )
         unit = cls(noise_multiplier=1.0, mechanism=mechanism, **rest)
-        per_node = accounting.check_noise_multiplier(per_node_multiplier)
+        per_node = guarantees.check_noise_multiplier(per_node_multiplier)
         sigma = per_node / unit.sensitivity.value
         return dataclasses.replace(unit, noise_multiplier=sigma)
 
@@ -220,18 +220,18 @@ class Plan:
     @property
     def nominal_rho(self) -> float:
         """What ρ is if the noise seed is secret."""
-        return accounting.rho(self._whole_multiplier(self.noise_multiplier))
+        return guarantees.rho(self._whole_multiplier(self.noise_multiplier))
 
     @property
     def training_rho(self) -> float:
         """The ρ of the run alone, without the releases before it."""
-        return math.inf if self.no_guarantee else accounting.rho(self.noise_multiplier)
+        return math.inf if self.no_guarantee else guarantees.rho(self.noise_multiplier)
 
     @functools.cached_property
-    def epsilons(self) -> accounting.Epsilons:
+    def epsilons(self) -> guarantees.Epsilons:
         """ε at `delta` for the run and all releases, by several conversions."""
         sigma = self._whole_multiplier(self.noise_multiplier)
-        return accounting.gaussian_epsilons(
+        return guarantees.gaussian_epsilons(
             0.0 if self.no_guarantee else sigma, self._delta_left
         )
 
@@ -244,11 +244,11 @@ class Plan:
     def nominal_epsilon(self) -> float:
         """What ε is if the noise seed is secret."""
         sigma = self._whole_multiplier(self.noise_multiplier)
-        return accounting.gaussian_epsilon(sigma, self._delta_left)
+        return guarantees.gaussian_epsilon(sigma, self._delta_left)
 
     def epsilon_of(self, rho: float) -> float:
         """Returns ε at `delta` of a ρ that includes that of the releases."""
-        return accounting.gaussian_epsilon_of(rho, self._delta_left)
+        return guarantees.gaussian_epsilon_of(rho, self._delta_left)
 
     @property
     def _delta_left(self) -> float:
@@ -260,7 +260,7 @@ class Plan:
         spent = sum(release.rho for release in self.releases)
         if not spent or not training:
             return training
-        return math.sqrt(0.5 / (accounting.rho(training) + spent))
+        return math.sqrt(0.5 / (guarantees.rho(training) + spent))
 
     @property
     def rho_if_read_as_per_node(self) -> float:
@@ -297,7 +297,7 @@ class Plan:
         The number has to be fixed in advance. If the run is stopped because of what it
         showed, its last round depends on the data, and `rho` holds.
         """
-        return accounting.rho(self._multiplier_after(rounds))
+        return guarantees.rho(self._multiplier_after(rounds))
 
     def epsilon_after(self, rounds: int) -> float:
         """Returns the ε spent if the run stops after so many rounds, fixed in advance.
@@ -305,7 +305,7 @@ class Plan:
         As for `rho_after`: otherwise `epsilon` holds.
         """
         sigma = self._multiplier_after(rounds)
-        return accounting.gaussian_epsilon(sigma, self._delta_left)
+        return guarantees.gaussian_epsilon(sigma, self._delta_left)
 
     def check_sampler(self, sampler: Any) -> None:
         """Refuses a sampler that does not keep what this plan counts on.

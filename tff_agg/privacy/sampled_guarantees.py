@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_agg.privacy import accounting
+from tff_agg.privacy import guarantees
 
 
 def dp_sgd_epsilon(
@@ -34,9 +34,9 @@ def dp_sgd_epsilon(
       >>> round(dp_sgd_epsilon(3.0, 0.08, 875, 1e-5, method='rdp'), 1)
       3.8
     """
-    sigma = accounting.check_noise_multiplier(noise_multiplier)
-    accounting.check_delta(delta)
-    accounting.check_method(method)
+    sigma = guarantees.check_noise_multiplier(noise_multiplier)
+    guarantees.check_delta(delta)
+    guarantees.check_method(method)
     check_sampling(sampling_probability, steps)
     if sigma == 0:
         return float("inf")
@@ -53,8 +53,8 @@ def dp_sgd_noise(
     Example:
       >>> sigma = dp_sgd_noise(8.0, 4096 / 50_000, 3068, 1e-5)
     """
-    accounting.check_epsilon(epsilon)
-    accounting.check_delta(delta)
+    guarantees.check_epsilon(epsilon)
+    guarantees.check_delta(delta)
     check_sampling(sampling_probability, steps)
     import dp_accounting as dp
 
@@ -88,7 +88,7 @@ def dp_sgd_steps(
     Example:
       >>> steps = dp_sgd_steps(8.0, 3.0, 4096 / 50_000, 1e-5)
     """
-    accounting.check_epsilon(epsilon)
+    guarantees.check_epsilon(epsilon)
     first = dp_sgd_epsilon(noise_multiplier, sampling_probability, 1, delta)
     if first > epsilon:
         raise ValueError(
@@ -118,7 +118,7 @@ def dp_sgd_renyi(
       >>> dp_sgd_renyi(1.0, 1.0, 10, orders=[2])
       {2: 10.0}
     """
-    sigma = accounting.check_noise_multiplier(noise_multiplier)
+    sigma = guarantees.check_noise_multiplier(noise_multiplier)
     check_sampling(sampling_probability, steps)
     if sigma == 0:
         return {order: float("inf") for order in orders}
@@ -132,7 +132,7 @@ def dp_sgd_renyi(
 
 def check_sampling(probability: float, steps: int) -> None:
     """Refuses what is no probability of sampling, or no number of steps."""
-    if not accounting.is_number(probability) or not 0 < probability <= 1:
+    if not guarantees.is_number(probability) or not 0 < probability <= 1:
         raise ValueError(f"sampling_probability must be in (0, 1], got {probability!r}")
     whole = isinstance(steps, int | np.integer) and not isinstance(steps, bool)
     if not whole or steps < 1:

@@ -10,10 +10,10 @@ from scipy.special import ndtr
 from tff_agg.privacy import (
     AtMostOnce,
     MinSeparation,
-    accounting,
     calibrate,
     gaussian_epsilon,
     gaussian_epsilons,
+    guarantees,
     noise_multiplier_from_per_node,
     per_node_from_noise_multiplier,
     rho,
@@ -76,7 +76,7 @@ def test_calibration_is_on_the_safe_side_and_tight(epsilon, delta):
     [(1e-6, 342_477, False), (1e-3, 1000, True), (0.5, 10, True), (0.09, 10, False)],
 )
 def test_a_delta_of_one_user_is_warned_of(delta, population, warns):
-    text = accounting.delta_warning(delta, population)
+    text = guarantees.delta_warning(delta, population)
     assert (text is not None) == warns
     if text:
         assert f"delta={delta:g} is not below 1/{population}" in text
@@ -111,7 +111,7 @@ def test_no_noise_is_no_privacy():
         (lambda: calibrate(0.0, 1e-6), "epsilon"),
         (lambda: calibrate(math.inf, 1e-6), "epsilon"),
         (lambda: calibrate(1.0, 2.0), "delta"),
-        (lambda: accounting.delta_warning(1.0, 10), "delta"),
+        (lambda: guarantees.delta_warning(1.0, 10), "delta"),
         (lambda: rho_of_per_node(-0.1, 2000), "noise_multiplier"),
         (lambda: rho_of_per_node(0.1, 0), "rounds"),
         (lambda: rho_of_per_node(0.1, 10, AtMostOnce(), 0), "restart_every"),
@@ -124,4 +124,4 @@ def test_bad_input_is_named(make, name):
 
 def test_messages_name_the_value():
     with pytest.raises(ValueError, match=r"strictly between 0 and 1, got 1\.5"):
-        accounting.check_delta(1.5)
+        guarantees.check_delta(1.5)

@@ -92,8 +92,8 @@ def gaussian_epsilons(noise_multiplier: float, delta: float) -> Epsilons:
         return Epsilons(math.inf, math.inf, math.inf, math.inf)
     return Epsilons(
         epsilon_from_rho(rho(sigma), delta),
-        rdp_epsilon(gaussian_event(sigma), delta, _WHOLE_ORDERS),
-        rdp_epsilon(gaussian_event(sigma), delta),
+        _rdp_epsilon(_gaussian_event(sigma), delta, _WHOLE_ORDERS),
+        _rdp_epsilon(_gaussian_event(sigma), delta),
         gaussian_epsilon(sigma, delta),
     )
 
@@ -114,10 +114,10 @@ def gaussian_epsilon(
     if sigma == 0:
         return math.inf
     if method == "rdp":
-        return rdp_epsilon(gaussian_event(sigma), delta)
+        return _rdp_epsilon(_gaussian_event(sigma), delta)
     # A grid relative to ε keeps the work bounded; the error is far below 1e-6.
     rough = epsilon_from_rho(rho(sigma), delta)
-    return pld_epsilon(gaussian_event(sigma), delta, max(rough, 1e-3) * 5e-5)
+    return _pld_epsilon(_gaussian_event(sigma), delta, max(rough, 1e-3) * 5e-5)
 
 
 def check_method(method: str) -> None:
@@ -126,27 +126,27 @@ def check_method(method: str) -> None:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
 
 
-def gaussian_event(sigma: float):
+def _gaussian_event(sigma: float):
     """Returns dp-accounting's event; imported late because it takes a second."""
     import dp_accounting
 
     return dp_accounting.GaussianDpEvent(sigma)
 
 
-def rdp_epsilon(event, delta: float, orders: tuple[float, ...] | None = None) -> float:
-    """Returns ε by Rényi accounting; () means the orders the library chooses."""
+def _rdp_epsilon(event, delta: float, orders: tuple[float, ...] | None = None) -> float:
+    """Returns ε by Rényi accounting, over a fine grid where no orders are given."""
     from dp_accounting import rdp
 
     if orders is None:
         fine = 1 + np.geomspace(1e-3, 10.0, 400)
         # All whole orders are among them, so that it is never looser than those alone.
         orders = (*fine.tolist(), *_WHOLE_ORDERS, 512, 1024)
-    accountant = rdp.RdpAccountant(list(orders) or None)
+    accountant = rdp.RdpAccountant(list(orders))
     accountant.compose(event)
     return float(accountant.get_epsilon(delta))
 
 
-def pld_epsilon(event, delta: float, interval: float) -> float:
+def _pld_epsilon(event, delta: float, interval: float) -> float:
     """Returns ε by the privacy-loss distribution on a grid of the given width."""
     from dp_accounting import pld
 
