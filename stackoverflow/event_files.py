@@ -62,7 +62,7 @@ def _written(folder: str) -> set[tuple[int, str]]:
     """Returns the steps and names that the folder's event files hold."""
     import tensorflow as tf
 
-    found = set()
+    found: set[tuple[int, str]] = set()
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "events.*"))):
         # A killed process leaves its last record half-written.
         with contextlib.suppress(tf.errors.DataLossError):

@@ -199,7 +199,7 @@ def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
     for array in arrays:
         whole = np.ascontiguousarray(array)
         digest.update(f"{whole.dtype.str}{whole.shape}".encode())
-        digest.update(whole.reshape(-1).view(np.uint8))
+        digest.update(whole.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -89,7 +89,7 @@ class Ledger:
         self, identity: Mapping[str, Any], surroundings: Mapping[str, Any]
     ) -> History:
         """Begins the ledger of a new run, durable before this returns."""
-        entries = [
+        entries: list[dict[str, Any]] = [
             {"kind": "identity", "identity": dict(identity)},
             {"kind": "segment", "from": 0, "surroundings": dict(surroundings)},
         ]

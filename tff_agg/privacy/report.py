@@ -143,7 +143,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines = ["# Privacy report", ""]
     lines += [f"- {key}: {value}" for key, value in content["run"].items()]
     lines += ["", "## Guarantee", "", guarantee["statement"], ""]
-    rows = [
+    figures = [
         ("ρ (zCDP)", _say(guarantee["rho"]), _say(guarantee["rho_so_far"])),
         (
             f"ε at δ = {guarantee['delta']:g}",
@@ -154,7 +154,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     planned, done = guarantee["rounds_planned"], guarantee["rounds_done"]
     head = ("figure", f"whole plan of {planned} rounds", f"after {done} rounds")
     known = 2 if done is None else 3
-    lines += _table(head[:known], [row[:known] for row in rows])
+    lines += _table(head[:known], [row[:known] for row in figures])
     if done is None:
         lines += [
             "",
