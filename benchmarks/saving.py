@@ -1,0 +1,121 @@
+"""What saving a round's whole state costs, at the size of the next-word model.
+
+    python -m benchmarks.saving
+
+Trains a few rounds of the real process, whose one client sends an update without any
+work, and saves each as the training loop does: once the weights alone, once with the
+state. Shown are processor time, wall time and bytes written of a save.
+"""
+
+import os
+import pathlib
+import tempfile
+import time
+
+from absl import app, flags
+
+_ROUNDS = flags.DEFINE_integer("rounds", 6, "Rounds; the first three fill windows.")
+_SCALE = flags.DEFINE_float("scale", 1.0, "Share of the model's parameters.")
+
+
+def _trainer(shapes):
+    from collections import OrderedDict
+
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    from tff_agg.learning import client_work
+
+    def update(weights, dataset):
+        seed = dataset.reduce(tf.constant(0), lambda total, row: total + row)
+        delta = [
+            0.01 * tf.random.stateless_normal(shape, [seed, i])
+            for i, shape in enumerate(shapes)
+        ]
+        return delta, tf.constant(1.0), OrderedDict(clients=tf.constant(1.0))
+
+    return client_work.LocalTrainer(
+        element_spec=tf.TensorSpec([], tf.int32),
+        initial_weights=lambda: tff.learning.models.ModelWeights(
+            [
+                0.05 * tf.random.stateless_normal(shape, [1, i])
+                for i, shape in enumerate(shapes)
+            ],
+            [],
+        ),
+        update=update,
+        finalize_metrics=lambda sums: OrderedDict(clients=sums["clients"]),
+    )
+
+
+def _measure(store, number, items) -> tuple[float, float, float]:
+    """Returns processor seconds, wall seconds and megabytes written of a save."""
+    blobs = store.folder / "blobs"
+    before = set(os.listdir(blobs)) if blobs.exists() else set()
+    cpu, wall = time.process_time(), time.perf_counter()
+    store.save(number, items)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    new = set(os.listdir(blobs)) - before
+    written = sum((blobs / name).stat().st_size for name in new)
+    if "state" in items:
+        store.discard(("state",), keep_last=2)
+    return cpu, wall, written / 1e6
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    import numpy as np
+    import tensorflow as tf
+
+    from stackoverflow.model import next_word as model
+    from tff_agg import averaging, checkpoints, noise, privacy, runtime
+    from tff_agg.experiment import loop
+    from tff_agg.learning import process
+
+    runtime.configure_threads()
+    runtime.use("local", lanes=1)
+    sizes = model.ModelConfig(vocab_size=int(10_000 * _SCALE.value))
+    shapes = [np.shape(w) for w in model.initial_weights(sizes, 0)]
+    count = sum(int(np.prod(shape)) for shape in shapes)
+    print(f"{count:,} parameters, {4 * count / 1e6:.1f} MB")
+    for mechanism, averager in (
+        (noise.tree(), averaging.uta(3)),
+        (noise.blt(rounds=2000, buffers=3), averaging.ema(decay=0.95)),
+    ):
+        plan = privacy.Plan(
+            clip_norm=1.0,
+            cohort_size=1,
+            rounds=2000,
+            mechanism=mechanism,
+            noise_multiplier=0.3,
+        )
+        training = process.build_dp_ftrl_process(
+            _trainer(shapes), plan=plan, averager=averager, server_momentum=0.9
+        )
+        state = training.initialize()
+        found: dict[str, list] = {"weights": [], "state": []}
+        with tempfile.TemporaryDirectory() as folder:
+            stores = {
+                kind: checkpoints.CheckpointStore(pathlib.Path(folder) / kind)
+                for kind in found
+            }
+            for number in range(_ROUNDS.value):
+                data = [tf.data.Dataset.from_tensors(np.int32(number))]
+                state = training.next(state, data).state
+                iterate, aggregate = loop._weights(process, state)
+                items = {"iterate": iterate, "aggregate": aggregate}
+                for kind, store in stores.items():
+                    if kind == "state":
+                        items = items | {"state": loop._flat(state)}
+                    found[kind].append(_measure(store, number, items))
+        for kind, rows in found.items():
+            cpu, wall, size = np.median(rows[3:], axis=0)
+            print(
+                f"{mechanism.name} and {averager.name}, {kind}: {size:.1f} MB written, "
+                f"{cpu:.2f} s of processor time, {wall:.2f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    app.run(main)
