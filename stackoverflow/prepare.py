@@ -15,7 +15,7 @@ from typing import Any
 import tqdm
 from absl import app, flags
 
-from stackoverflow import data
+from stackoverflow import data, interruption
 from stackoverflow.download import download
 from stackoverflow.sources import SPLITS
 from stackoverflow.token_store import TokenStore
@@ -117,7 +117,8 @@ def run(values: flags.FlagValues) -> int:
         bar.close()
         print(f"error: {error}", file=sys.stderr)
         return 1
-    bar.close()
+    finally:
+        bar.close()
     print(_table(store))
     print(
         f"{store.vocabulary.size:,} words and 4 special tokens; {store.path} "
@@ -130,11 +131,14 @@ def main(argv: list[str]) -> int:
     """Refuses stray arguments and runs."""
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments {argv[1:]}")
-    return run(flags.FLAGS)
+    again = "Run the same command again to go on where it stopped."
+    with interruption.plain_ending(lambda: again):
+        return run(flags.FLAGS)
 
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-prepare`."""
+    interruption.install()
     define_flags()
     app.run(main)
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stackoverflow import interruption
 from stackoverflow.recording import GROUPS, WEIGHTS, Observer, Outcome
 from stackoverflow.run_folder import ConfigChangedError
 from tff_agg import files, privacy
@@ -19,18 +20,22 @@ def run_binary(main: Callable[[list[str]], int], define: Callable[[], None]) -> 
     set up for lanes: products of the model's shapes are a third faster with oneDNN, one
     thread inside an operation is best where every core has a lane, and memory is kept
     from round to round (see docs/performance.md).
+
+    Ctrl-C and SIGTERM end it in order and with one line.
     """
+    interruption.install()
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    from absl import app
+    with interruption.plain_ending(lambda: "Run the same command again."):
+        from absl import app
 
-    from tff_agg import runtime
-    from tff_agg.runtime import quiet
+        from tff_agg import runtime
+        from tff_agg.runtime import quiet
 
-    quiet.quiet_tensorflow()
-    runtime.configure_threads()
-    runtime.keep_memory()
-    define()
-    app.run(main)
+        quiet.quiet_tensorflow()
+        runtime.configure_threads()
+        runtime.keep_memory()
+        define()
+        app.run(main)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -116,6 +121,8 @@ class ProgressBar(Observer):
         if self._accuracy is not None:
             shown["val acc"] = f"{100 * self._accuracy:.2f} %"
         shown["ε"] = f"{facts['epsilon']:.2f}"
+        if dropped := facts.get("aggregator/non_finite"):
+            shown["not finite"] = f"{dropped:.0f} of {facts['clients']:.0f}"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
 

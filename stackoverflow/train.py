@@ -74,9 +74,21 @@ def main(argv: list[str]) -> int:
     """Runs the training that the flags describe."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow import terminal, training
+    from stackoverflow import interruption, terminal, training
 
-    with terminal.plain_errors():
+    config: configs.TrainConfig | None = None
+
+    def how_to_go_on() -> str:
+        again = "run the same command again to go on."
+        if config is None:
+            return f"The data are not prepared yet; {again}"
+        done = training.rounds_done(FLAGS.out)
+        return (
+            f"{done} of {config.rounds} rounds are done and saved in {FLAGS.out}; "
+            f"{again}"
+        )
+
+    with terminal.plain_errors(), interruption.plain_ending(how_to_go_on):
         config = config_from_flags()
         # Closed before an error is told, which would stand above the bar otherwise.
         with contextlib.closing(terminal.ProgressBar(config.rounds)) as bar:

@@ -75,6 +75,17 @@ def run(
             return _train(config, folder, data, plan, cohorts, observer, own)
 
 
+def rounds_done(out: str | os.PathLike) -> int:
+    """Returns how many rounds of the run in a folder are done and saved.
+
+    Example:
+      >>> rounds_done('runs/never_started')
+      0
+    """
+    store = checkpoints.CheckpointStore(pathlib.Path(out) / "checkpoints")
+    return max(store.rounds("aggregate"), default=0)
+
+
 def build_sampler(config: configs.TrainConfig, data: TokenStore) -> sampler.Sampler:
     """Returns the sampler of a configuration: who takes part in which round."""
     populations: tuple[groups.Group, ...] = groups.everyone(data.users("train"))

@@ -145,7 +145,7 @@ class Round:
 class Call(Protocol):
     """A function of flat tensors that was made from graphs."""
 
-    graphs: Sequence[Any]
+    graphs: list[Any]
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """Runs it."""
