@@ -7,7 +7,7 @@ models of all rounds, last state, tables, event files and ledger.
 
     python -m benchmarks.kills --kills=100
 
-Runs are those of `tff_agg.experiment.drivers.train` with a tiny model. A process that has loaded
+Runs are those of the driver `train` with a tiny model. A process that has loaded
 TensorFlow, but run nothing on it, forks them, so that a start takes seconds.
 """
 
@@ -51,8 +51,8 @@ _COMMON: dict[str, Any] = {
     "lstm_size": 16,
     "noise_multiplier": 0.5,
     "evaluate_every": 4,
-    "validation_sentences": 60,
-    "test_sentences": 60,
+    "validation_examples": 60,
+    "test_examples": 60,
     "lanes": 2,
 }
 _TABLES = ("metrics.csv", "validation.csv", "test.csv", "config.json")
@@ -67,9 +67,10 @@ def _train(config: Any, folder: pathlib.Path, ready: int, begin_only: bool) -> N
 
     The first round compiles, which takes longer than all others.
     """
+    from stackoverflow.task import StackOverflow
     from tff_agg import runtime
     from tff_agg.experiment import recording
-    from tff_agg.experiment.drivers import train as training
+    from tff_agg.experiment.drivers import train
 
     runtime.configure_threads()
 
@@ -81,7 +82,7 @@ def _train(config: Any, folder: pathlib.Path, ready: int, begin_only: bool) -> N
         def on_round(self, done: int, facts: dict[str, float]) -> None:
             os.write(ready, b".")
 
-    training.run(config, folder, Tell())
+    train.run(StackOverflow(config), folder, Tell())
 
 
 class Child:
@@ -230,11 +231,11 @@ def _one_run(
     Returns:
       What kind of run it was, where kills struck, and whether the ends are the same.
     """
-    from tff_agg.experiment import config as configs
+    from stackoverflow.task import StackOverflowConfig
 
     setting = _SETTINGS[number % len(_SETTINGS)]
     values = _COMMON | setting | {"store": store, "seed": number}
-    config = configs.TrainConfig(**values, rounds=_ROUNDS.value)
+    config = StackOverflowConfig(**values, rounds=_ROUNDS.value)
     clock = random.Random(f"{_SEED.value} {number}")
     killed, whole = folder / f"{number}-killed", folder / f"{number}-whole"
     Child(config, killed, begin_only=True).finish()

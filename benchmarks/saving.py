@@ -11,6 +11,7 @@ import os
 import pathlib
 import tempfile
 import time
+from typing import Any
 
 from absl import app, flags
 
@@ -102,8 +103,8 @@ def main(argv: list[str]) -> None:
             for number in range(_ROUNDS.value):
                 data = [tf.data.Dataset.from_tensors(np.int32(number))]
                 state = training.next(state, data).state
-                iterate, aggregate = loop._weights(process, state)
-                items = {"iterate": iterate, "aggregate": aggregate}
+                iterate, aggregate = loop._weights(process, state, None)
+                items: dict[str, Any] = {"iterate": iterate, "aggregate": aggregate}
                 for kind, store in stores.items():
                     if kind == "state":
                         items = items | {"state": loop._flat(state)}

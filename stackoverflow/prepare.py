@@ -19,6 +19,7 @@ from stackoverflow.data import preparation as data
 from stackoverflow.data.download import download
 from stackoverflow.data.sources import SPLITS
 from stackoverflow.data.token_store import TokenStore
+from tff_agg.experiment import interruption
 from tff_agg.privacy import KeySelection
 
 
@@ -172,7 +173,8 @@ def run(values: flags.FlagValues) -> int:
         bar.close()
         print(f"error: {error}", file=sys.stderr)
         return 1
-    bar.close()
+    finally:
+        bar.close()
     print(_table(store))
     print(_about_people(store))
     print(
@@ -186,11 +188,14 @@ def main(argv: list[str]) -> int:
     """Refuses stray arguments and runs."""
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments {argv[1:]}")
-    return run(flags.FLAGS)
+    again = "Run the same command again to go on where it stopped."
+    with interruption.plain_ending(lambda: again):
+        return run(flags.FLAGS)
 
 
 def entry_point() -> None:
     """Runs as the console command `tff-agg-prepare`."""
+    interruption.install()
     define_flags()
     app.run(main)
 

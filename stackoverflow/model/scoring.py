@@ -59,7 +59,12 @@ def evaluator(config: model.ModelConfig) -> Callable[..., dict[str, float]]:
         # Side by side, since training leaves one thread to each operation; added in
         # order, so that the result does not depend on timing.
         with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
-            parts = list(pool.map(lambda chunk: step(tensors, chunk), chunks))
+            try:
+                parts = list(pool.map(lambda chunk: step(tensors, chunk), chunks))
+            except BaseException:
+                # Interrupted: the rest of the queue is nobody's concern.
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
         return metrics.add(
             {name: float(value) for name, value in part.items()} for part in parts
         )

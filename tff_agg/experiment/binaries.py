@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from absl import app, flags
 
+from tff_agg.experiment import interruption
 from tff_agg.experiment.task import Task
 
 
@@ -43,24 +44,34 @@ def run_main(
     `app.run`: TensorFlow, first imported inside of it, compares the tensors of a traced
     function by identity instead of by value.
 
+    Ctrl-C and SIGTERM end it in order and with one line.
+
     Args:
       define: Defines the flags.
       main: Does the work and returns the exit status.
     """
+    interruption.install()
+    with interruption.plain_ending(lambda: "Run the same command again."):
+        sys.exit(_run(define, main))
+
+
+def _run(
+    define: Callable[[flags.FlagValues], None],
+    main: Callable[[flags.FlagValues], int],
+) -> int:
     define(flags.FLAGS)
     _show_in_help(flags.FLAGS)
     app.define_help_flags()
     rest = app.parse_flags_with_usage(sys.argv)[1:]
     if rest:
         app.usage(shorthelp=True, detailed_error=f"unexpected arguments: {rest}")
-        sys.exit(2)
+        return 2
     from tff_agg import runtime
     from tff_agg.experiment import terminal
 
     with terminal.plain_errors():
         runtime.set_up_tensorflow()
-        status = main(flags.FLAGS)
-    sys.exit(status)
+        return main(flags.FLAGS)
 
 
 def _show_in_help(values: flags.FlagValues) -> None:

@@ -108,6 +108,8 @@ class ProgressBar(Observer):
             shown[f"validation {metric.label}"] = metric.show(self._value)
         spent = facts.get("epsilon_so_far")
         shown["ε so far"] = "none" if spent is None else f"{spent:.2f}"
+        if dropped := facts.get("aggregator/non_finite"):
+            shown["not finite"] = f"{dropped:.0f} of {facts['clients']:.0f}"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
 

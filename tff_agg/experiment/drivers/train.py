@@ -28,6 +28,7 @@ from tff_agg.experiment import (
     cohorts,
     flag_fields,
     identity,
+    interruption,
     ledger,
     loop,
     recording,
@@ -188,8 +189,22 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         raise ValueError("--out must name the run's folder; it is empty")
     # Before the data: bad flags must not cost minutes of preparation.
     config = flag_fields.read(task_class.Config, values)
-    config = task_class.with_data(config, values)
-    # Closed before an error is reported, which would stand above the bar otherwise.
-    with contextlib.closing(terminal.ProgressBar(task_class.metrics)) as bar:
-        run(task_class(config), values.out, bar)
+    ready = False
+
+    def how_to_go_on() -> str:
+        again = "run the same command again to go on."
+        if not ready:
+            return f"The data are not prepared yet; {again}"
+        done = _rounds_done(ledger.Ledger(values.out))
+        return (
+            f"{done} of {config.rounds} rounds are done and saved in {values.out}; "
+            f"{again}"
+        )
+
+    with interruption.plain_ending(how_to_go_on):
+        config = task_class.with_data(config, values)
+        ready = True
+        # Closed before an error is reported, which would stand above it otherwise.
+        with contextlib.closing(terminal.ProgressBar(task_class.metrics)) as bar:
+            run(task_class(config), values.out, bar)
     return 0

@@ -1,0 +1,193 @@
+"""No process outlives the one that started it, however that one is killed."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import psutil
+import pytest
+
+from tff_agg import processes
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def killed(program: str, *arguments: str) -> list[int]:
+    """Runs a program that kills itself; returns the process ids that it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    found = [int(pid) for pid in done.stdout.split()]
+    assert found, done.stderr
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def assert_all_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in pids if is_alive(pid)]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    for pid in left:
+        psutil.Process(pid).kill()
+    assert not left
+
+
+POOL = """
+import os, signal, sys, psutil
+from stackoverflow import workers
+
+def die():
+    family = psutil.Process().children(recursive=True)
+    print(*[child.pid for child in family], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def items():
+    yield from range(int(sys.argv[1]))
+    die()
+
+with workers.mapper(2) as run:
+    for done in run(abs, items()):
+        if len(sys.argv) > 2:
+            die()
+"""
+
+
+def test_workers_end_that_had_not_even_begun():
+    """Killed as soon as they are made: they find that they have no parent any more."""
+    family = killed(POOL, "1")
+    assert len(family) >= 2
+    assert_all_end(family)
+
+
+def test_workers_end_in_the_middle_of_their_work():
+    assert_all_end(killed(POOL, "1000", "at the first result"))
+
+
+CHILD = """
+import os, sys, time
+from tff_agg import processes
+if sys.argv[2] == "watching":
+    processes._ask_the_kernel = lambda: False
+processes.end_with_parent(int(sys.argv[1]))
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+PARENT = f"""
+import os, signal, subprocess, sys
+child = subprocess.Popen(
+    [sys.executable, "-c", {CHILD!r}, str(os.getpid()), sys.argv[1]],
+    stdout=subprocess.PIPE,
+)
+print(int(child.stdout.readline()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["kernel", "watching"])
+def test_a_child_ends_by_the_kernel_or_by_watching(how):
+    assert_all_end(killed(PARENT, how))
+
+
+def test_a_child_that_has_lost_its_parent_already_ends_at_once():
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, "1", "kernel"], cwd=ROOT, timeout=60
+    )
+    assert done.returncode == 1
+
+
+STARTED = """
+import os, signal, sys
+from tff_agg import processes
+program = "import os; os.read(0, 1)"
+child = processes.start([sys.executable, "-c", program])
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_started_program_ends():
+    assert_all_end(killed(STARTED))
+
+
+def test_a_started_program_is_an_ordinary_process():
+    made = processes.run(
+        [sys.executable, "-c", "import os; print(os.getpid(), os.environ['HERE'])"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"HERE": "yes"},
+    )
+    assert made.returncode == 0 and made.stdout.endswith(" yes\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        processes.run([sys.executable, "-c", "raise SystemExit(3)"], check=True)
+    with pytest.raises(FileNotFoundError):
+        processes.start(["true"], cwd="/nowhere")
+    missing = processes.run(["no-such-program"], stderr=subprocess.PIPE, text=True)
+    assert missing.returncode == 1 and "No such file" in missing.stderr
+
+
+def test_the_thread_that_starts_a_program_may_end_before_it():
+    import threading
+
+    made: list[subprocess.Popen] = []
+    program = "print('there', flush=True); import sys; sys.stdin.readline()"
+    thread = threading.Thread(
+        target=lambda: made.append(
+            processes.start(
+                [sys.executable, "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    )
+    thread.start()
+    thread.join()
+    out, _ = made[0].communicate("end\n", timeout=60)
+    assert out == "there\n" and made[0].returncode == 0
+
+
+DEMO = """
+import os, signal, sys
+from stackoverflow import demo
+with demo.second_process(demo.DemoConfig(out=sys.argv[1]), "UTA_tr") as other:
+    print(other.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_second_process_of_the_demo_ends(tmp_path):
+    assert_all_end(killed(DEMO, str(tmp_path)))
+
+
+TRIAL = """
+import sys
+from stackoverflow import tune
+child = '''
+import os, signal, time
+print(os.getpid(), flush=True)
+os.kill(os.getppid(), signal.SIGKILL)
+time.sleep(600)
+'''
+tune._run_command([sys.executable, "-c", child])
+"""
+
+
+def test_a_trial_of_the_tuning_ends():
+    assert_all_end(killed(TRIAL))
