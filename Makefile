@@ -1,8 +1,9 @@
 # Every target installs what it needs first. `make help` lists them.
 SHELL := /bin/sh
 PY := .venv/bin/python
-CODE := tff_agg stackoverflow pds benchmarks tests tools
+CODE := tff_agg stackoverflow pds examples benchmarks tests tools
 # Two processes fit two cores; tests of one file stay together.
+LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
 PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile
 
 .PHONY: help install install-gpu lock lint format test test-fast demo bench clean
@@ -19,11 +20,12 @@ install-gpu: ## make .venv with TensorFlow's CUDA wheels
 lock: install ## compile requirements.in and requirements.gpu.in anew
 	@sh tools/lock.sh
 
-lint: install ## ruff, mypy, and BUILD files against imports
+lint: install ## ruff, mypy, BUILD files against imports, and the layers
 	@$(PY) -m ruff check --quiet $(CODE)
 	@$(PY) -m ruff format --check --quiet $(CODE)
 	@$(PY) -m mypy $(CODE)
 	@$(PY) -m tools.build_files --check
+	@$(LAYERS) >/dev/null || $(LAYERS)
 
 format: install ## sort, format, and write the BUILD files
 	@$(PY) -m ruff check --fix --quiet $(CODE) || true

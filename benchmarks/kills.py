@@ -167,6 +167,7 @@ def _where(folder: pathlib.Path) -> str:
 def contents(folder: pathlib.Path) -> dict[Any, Any]:
     """Returns all that must not depend on where a run was killed."""
     import tensorflow as tf
+    import tree
 
     from tff_agg import checkpoints
     from tff_agg.experiment import ledger
@@ -175,7 +176,7 @@ def contents(folder: pathlib.Path) -> dict[Any, Any]:
     store = checkpoints.CheckpointStore(folder / "checkpoints")
     for name in ("iterate", "aggregate", "state"):
         for number, value in store.iterate(name):
-            leaves = [(x.dtype.str, x.shape, x.tobytes()) for x in value]
+            leaves = [(x.dtype.str, x.shape, x.tobytes()) for x in tree.flatten(value)]
             found[name, number] = leaves
     history = ledger.Ledger(folder).read()
     assert history is not None

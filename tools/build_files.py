@@ -15,7 +15,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-PACKAGES = ("tff_agg", "stackoverflow", "pds", "benchmarks", "tests", "tools")
+PACKAGES = (
+    "tff_agg", "stackoverflow", "pds", "examples", "benchmarks", "tests", "tools"
+)  # fmt: skip
 # Import names whose package has another name.
 RENAMED = {"tree": "dm-tree", "absl": "absl-py", "sklearn": "scikit-learn"}
 HEADER = "# Written by `python -m tools.build_files` from the modules' imports.\n"
