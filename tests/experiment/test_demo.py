@@ -1,5 +1,8 @@
 """The demo's own parts: every combination is trained, and the table is honest."""
 
+import dataclasses
+import math
+
 import pytest
 
 from stackoverflow import demo
@@ -52,6 +55,17 @@ def test_sizes_are_checked(bad):
         demo.DemoConfig(out="x", **bad)
 
 
+def test_the_title_claims_no_privacy_for_known_seeds():
+    config = demo.DemoConfig(out="x", rounds=8)
+    run = config.run_config("x", "original", "baseline", seed=0)
+    assert demo.noise_in_words(run.build_plan()) == "noise of ε = 8, known seed"
+    secret = dataclasses.replace(run, insecure_noise_seed=None).build_plan()
+    assert demo.noise_in_words(secret) == "user-level ε = 8 at δ = 1e-06"
+    silent = dataclasses.replace(run, epsilon=None, noise_multiplier=0.0)
+    silent = dataclasses.replace(silent, insecure_noise_seed=None).build_plan()
+    assert demo.noise_in_words(silent) == "privacy: none: no noise is added"
+
+
 @pytest.mark.slow
 def test_it_runs_end_to_end(tmp_path):
     config = demo.DemoConfig(out=str(tmp_path / "demo"), seeds=1, rounds=2, users=600)
@@ -67,6 +81,7 @@ def test_it_runs_end_to_end(tmp_path):
     shifted = tmp_path / "demo" / "runs" / "periodic_shift_baseline_0"
     clients = tables.read_columns(shifted / "metrics.csv")["question_clients"]
     assert clients[0] == 20, "the shift begins with questions only"
-    assert plan.epsilon <= config.epsilon
+    assert plan.nominal_epsilon <= config.epsilon and plan.epsilon == math.inf
+    assert "noise of ε = 8, known seed" in text
     again, _ = demo.run_all(config, store)
     assert again == found, "a second demo reads what the first has done"

@@ -18,10 +18,14 @@ from tff_agg.experiment import tables
 @pytest.mark.slow
 def test_it_shows_the_plan_a_bar_and_a_table(finished):
     _, done = finished
-    assert "ε at δ = 1e-06" in done.stdout
+    # The noise seed is known: no ρ and no ε anywhere, whatever the noise.
+    shown = [line for line in done.stdout.splitlines() if line.startswith(("ρ", "ε"))]
+    assert [line.split("  ")[0] for line in shown] == ["ρ (zCDP)", "ε at δ = 1e-06"]
+    assert all(line.endswith("none: the noise seed is known") for line in shown)
+    assert "if read per tree node" not in done.stdout
     assert "at most one round" in done.stdout
     assert "aggregate  all" in done.stdout
-    assert "100%" in done.stderr and "ε=" in done.stderr
+    assert "100%" in done.stderr and "ε so far=none" in done.stderr
     for chatter in ("cuDNN", "TensorRT", "rebuild TensorFlow", "pkg_resources"):
         assert chatter not in done.stderr
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
@@ -33,13 +37,15 @@ def test_it_writes_what_a_reader_needs(finished):
     config = json.loads((out / "config.json").read_text())
     assert config["averager"] == "uta" and config["epsilon"] == 8.0
     report = json.loads((out / "privacy_report.json").read_text())
-    assert report["guarantee"]["epsilon"] <= 8.0
+    assert report["guarantee"]["epsilon"] is None
+    assert report["guarantee"]["rho"] is None
+    assert report["guarantee"]["statement"] == "none: the noise seed is known"
     text = (out / "privacy_report.md").read_text()
     assert "VOID" in text, "a known noise seed must be called out"
     metrics = tables.read_columns(out / "metrics.csv")
     assert metrics["round"] == list(range(1, 9))
-    assert metrics["epsilon"] == sorted(metrics["epsilon"])
-    assert metrics["epsilon"][-1] <= 8.0
+    spent = {row["epsilon_so_far"] for row in tables.read_rows(out / "metrics.csv")}
+    assert spent == {"none"}
     validation = tables.read_rows(out / "validation.csv")
     assert {row["round"] for row in validation} == {"4", "8"}
     assert {row["weights"] for row in validation} == {"iterate", "aggregate"}

@@ -279,7 +279,7 @@ def test_runs_without_noise_are_counted_too(token_store, tmp_path):
     for folder in config.folders():
         searches, page = report_of(folder)
         assert searches["../../journal.jsonl"]["runs"] == 2
-        assert "2 runs without noise" in page
+        assert "2 runs, of which at least one has no guarantee" in page
 
 
 def in_process(command, workshop):

@@ -220,7 +220,12 @@ class Plan:
     @property
     def nominal_rho(self) -> float:
         """What ρ is if the noise seed is secret."""
-        return guarantees.rho(self._whole_multiplier(self.noise_multiplier))
+        return guarantees.rho(self.noise_multiplier) + self._spent_before
+
+    @property
+    def _spent_before(self) -> float:
+        """The ρ of all releases."""
+        return math.fsum(release.rho for release in self.releases)
 
     @property
     def training_rho(self) -> float:
@@ -257,10 +262,9 @@ class Plan:
 
     def _whole_multiplier(self, training: float) -> float:
         """Returns the multiplier of the one Gaussian mechanism that has all the ρ."""
-        spent = sum(release.rho for release in self.releases)
-        if not spent or not training:
+        if not self._spent_before or not training:
             return training
-        return math.sqrt(0.5 / (guarantees.rho(training) + spent))
+        return math.sqrt(0.5 / (guarantees.rho(training) + self._spent_before))
 
     @property
     def rho_if_read_as_per_node(self) -> float:
@@ -275,7 +279,7 @@ class Plan:
     def _multiplier_after(self, rounds: int) -> float:
         """Returns the noise multiplier relative to what so many rounds reveal.
 
-        0 where there is no guarantee; releases are counted in.
+        0 where there is no guarantee; without the releases.
         """
         _check_count("rounds", rounds)
         if rounds > self.rounds:
@@ -287,9 +291,7 @@ class Plan:
         )
         # An upper bound may be looser for fewer rounds; the whole run bounds it too.
         value = min(so_far.value, self.sensitivity.value)
-        return self._whole_multiplier(
-            self.noise_multiplier * self.sensitivity.value / value
-        )
+        return self.noise_multiplier * self.sensitivity.value / value
 
     def rho_after(self, rounds: int) -> float:
         """Returns the ρ spent if the run stops after so many rounds.
@@ -297,14 +299,14 @@ class Plan:
         The number has to be fixed in advance. If the run is stopped because of what it
         showed, its last round depends on the data, and `rho` holds.
         """
-        return guarantees.rho(self._multiplier_after(rounds))
+        return guarantees.rho(self._multiplier_after(rounds)) + self._spent_before
 
     def epsilon_after(self, rounds: int) -> float:
         """Returns the ε spent if the run stops after so many rounds, fixed in advance.
 
         As for `rho_after`: otherwise `epsilon` holds.
         """
-        sigma = self._multiplier_after(rounds)
+        sigma = self._whole_multiplier(self._multiplier_after(rounds))
         return guarantees.gaussian_epsilon(sigma, self._delta_left)
 
     def check_sampler(self, sampler: Any) -> None:

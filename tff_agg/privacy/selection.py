@@ -47,7 +47,7 @@ class KeySelection:
     Example:
       >>> selection = KeySelection(cap=100, noise_multiplier=5.0, delta=1e-7)
       >>> selection.rho, selection.stddev, round(selection.threshold)
-      (0.02, 50.0, 306)
+      (0.02, 50.0, 301)
     """
 
     cap: int
