@@ -104,6 +104,10 @@ def test_a_configuration_from_before_a_field_was_added_is_read():
     old = {k: v for k, v in config.to_json().items() if k not in ADDED_LATER}
     saved = old | {"store_fingerprint": "1234"}
     assert configs.TrainConfig.from_json(saved) == config
+    # Runs from before and after are of one kind.
+    assert configs.with_defaults(saved) | {"store": ""} == (
+        config.to_json() | {"store_fingerprint": "1234"}
+    )
     # Such a run goes on: what it did is what the defaults of the new fields mean.
     assert configs.differences(old, config.to_json()) == []
     changed = make(epoch_length=8, min_separation=None, max_participations=2, rounds=24)

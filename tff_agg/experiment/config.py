@@ -111,8 +111,7 @@ class TrainConfig(privacy.PrivacyRecipe):
         """Reads a configuration back, also one from before a field was added.
 
         Args:
-          values: As in a run's config.json; absent fields have their defaults, which
-            are what a run without the field did.
+          values: As in a run's config.json; absent fields have their defaults.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         # The data's fingerprint stands in the same file.
@@ -149,16 +148,21 @@ _BUILD_AVERAGER = {
 }
 
 
-def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """Returns a line for each field in which two configurations differ.
+def with_defaults(saved: dict[str, Any]) -> dict[str, Any]:
+    """Returns a run's saved configuration, completed by fields that it lacks.
 
-    A field that was added since then counts as saved with its default.
+    Fields that were added since then have defaults that mean what was done before. The
+    place of the data is none of them.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
-    lines = []
+    fields = dataclasses.fields(TrainConfig)
+    return {f.name: f.default for f in fields if f.name != "store"} | saved
+
+
+def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Returns a line for each field in which two configurations differ."""
+    saved, lines = with_defaults(saved), []
     for name in sorted(saved.keys() | wanted.keys()):
-        before = saved.get(name, defaults.get(name, "(absent)"))
-        now = wanted.get(name, "(absent)")
+        before, now = saved.get(name, "(absent)"), wanted.get(name, "(absent)")
         if before != now:
             lines.append(f"{name}: was {before!r}, is now {now!r}")
     return lines

@@ -13,6 +13,7 @@ import numpy as np
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import next_word as model
 from tff_agg.checkpoints import CheckpointStore
+from tff_agg.experiment import config as configs
 from tff_agg.experiment import recording
 from tff_agg.recycling.outputs import Predictions
 
@@ -55,7 +56,7 @@ class Run:
         path = folder / "config.json"
         if not path.is_file():
             raise FileNotFoundError(f"{folder} is no run folder: it has no config.json")
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = configs.with_defaults(json.loads(path.read_text(encoding="utf-8")))
         data = TokenStore.open(store or config["store"])
         known = config.get("store_fingerprint")
         if known is not None and known != data.fingerprint:
