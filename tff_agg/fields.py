@@ -22,6 +22,8 @@ def described(default: Any, text: str, choices: Iterable[str] | None = None) -> 
       >>> @dataclasses.dataclass(frozen=True)
       ... class Config:
       ...     rounds: int = described(2000, 'training rounds')
+      >>> dataclasses.fields(Config)[0].metadata['help']
+      'training rounds'
     """
     allowed = None if choices is None else tuple(choices)
     return dataclasses.field(

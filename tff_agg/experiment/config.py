@@ -23,7 +23,8 @@ class TrainConfig(privacy.PrivacyRecipe):
     privacy recipe, from which mechanism, schema and plan follow.
 
     Example:
-      >>> TrainConfig(store='data/so', averager='uta', k=3).build_averager().name
+      >>> config = TrainConfig(noise_multiplier=0.341, averager='uta', k=3)
+      >>> config.build_averager().name
       'uta(k=3)'
     """
 
