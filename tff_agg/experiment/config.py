@@ -115,8 +115,7 @@ class TrainConfig(privacy.PrivacyRecipe):
           values: As in a run's config.json; absent fields have their defaults.
         """
         known = {field.name for field in dataclasses.fields(cls)}
-        # The data's fingerprint stands in the same file.
-        unknown = values.keys() - known - {"store_fingerprint"}
+        unknown = values.keys() - known - _NO_SETTINGS
         if unknown:
             raise ValueError(
                 f"the configuration has fields that are not known here: "
@@ -125,6 +124,8 @@ class TrainConfig(privacy.PrivacyRecipe):
         return cls(**{name: values[name] for name in values.keys() & known})
 
 
+# What a config.json has besides fields: the data's fingerprint, and fields of old.
+_NO_SETTINGS = {"store_fingerprint"}
 _AT_LEAST_ONE = (
     "max_sentences",
     "batch_size",

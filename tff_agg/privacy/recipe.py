@@ -239,8 +239,12 @@ class PrivacyRecipe:
             return made
         return noise.restart_every(made, stretch.rounds)
 
-    def build_plan(self) -> Plan:
-        """Returns the privacy plan; finds the noise where ε was given."""
+    def build_plan(self, **more: Any) -> Plan:
+        """Returns the privacy plan; finds the noise where ε was given.
+
+        Args:
+          **more: Further arguments of `Plan` that no setting decides, such as claims.
+        """
         name = next(name for name in NOISES if getattr(self, name) is not None)
         return NOISES[name](
             getattr(self, name),
@@ -250,6 +254,7 @@ class PrivacyRecipe:
             mechanism=self.build_mechanism(),
             participation=self.build_participation(),
             delta=self.delta,
+            **more,
         )
 
 
