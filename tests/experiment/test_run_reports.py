@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from stackoverflow import data, terminal, training
-from stackoverflow.synthetic import SyntheticSource
-from tff_agg import tables
+from stackoverflow.data import preparation
+from stackoverflow.data.synthetic import SyntheticSource
+from tff_agg.experiment import tables, terminal
+from tff_agg.experiment.drivers import train
 from tff_agg.privacy import KeySelection
 
 SELECTION = KeySelection(cap=20, noise_multiplier=2.0, delta=1e-7)
@@ -37,17 +38,17 @@ def test_the_table_of_a_plan_says_why_there_is_no_guarantee(make_config):
 def private_store(tmp_path_factory):
     source = SyntheticSource(users=250, words=40)
     out = tmp_path_factory.mktemp("data") / "private"
-    return data.prepare_store(source, out, selection=SELECTION).path
+    return preparation.prepare_store(source, out, selection=SELECTION).path
 
 
 @pytest.mark.slow
 def test_a_run_reports_vocabulary_shared_users_and_spending(
-    make_config, workshop, private_store, tmp_path
+    make_task, cache, private_store, tmp_path
 ):
-    config = make_config(
+    task = make_task(
         store=private_store, rounds=2, insecure_noise_seed=None, evaluate_every=2
     )
-    outcome = training.run(config, tmp_path / "run", workshop=workshop)
+    outcome = train.run(task, tmp_path / "run", cache=cache)
     report = json.loads((tmp_path / "run" / "privacy_report.json").read_text())
     page = (tmp_path / "run" / "privacy_report.md").read_text()
     assert report["guarantee"]["rho"] == pytest.approx(2.125) == outcome.plan.rho
@@ -63,9 +64,9 @@ def test_a_run_reports_vocabulary_shared_users_and_spending(
 
 
 @pytest.mark.slow
-def test_a_vocabulary_without_noise_is_named(make_config, workshop, tmp_path):
-    config = make_config(rounds=1, evaluate_every=1)
-    training.run(config, tmp_path / "run", workshop=workshop)
+def test_a_vocabulary_without_noise_is_named(make_task, cache, tmp_path):
+    task = make_task(rounds=1, evaluate_every=1)
+    train.run(task, tmp_path / "run", cache=cache)
     report = json.loads((tmp_path / "run" / "privacy_report.json").read_text())
     assert report["releases"] == []
     assert any("The vocabulary: " in line for line in report["not_covered"])

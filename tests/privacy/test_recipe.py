@@ -130,6 +130,13 @@ def test_account_has_the_flags_of_the_recipe_and_training_has_all_of_them():
         assert field.metadata["help"]
 
 
+def test_a_plan_takes_claims_as_well():
+    made = PrivacyRecipe(noise_multiplier=0.341)
+    assert made.build_plan(claimed_epsilon=17.7).claimed_epsilon == 17.7
+    with pytest.raises(ValueError, match="above claimed_epsilon=10"):
+        made.build_plan(claimed_epsilon=10.0)
+
+
 @pytest.mark.parametrize(
     ("given", "schema"),
     [

@@ -302,7 +302,7 @@ def test_one_pass_and_the_naive_way_give_the_same_labels():
     study = one_pass.Study(
         checkpoints=6,
         ks=(2, 3, 6),
-        examples=12,
+        sentences=12,
         vocab_size=30,
         embedding_size=4,
         lstm_size=5,

@@ -17,8 +17,7 @@ from stackoverflow.task import StackOverflow
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
-from tff_agg.experiment import flag_fields
-from tff_agg.experiment import process_cache as workshops
+from tff_agg.experiment import flag_fields, process_cache
 from tff_agg.experiment.drivers import evaluate, train, tune
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
@@ -282,13 +281,13 @@ def test_runs_without_noise_are_counted_too(token_store, tmp_path):
         assert "2 runs, of which at least one has no guarantee" in page
 
 
-def in_process(command, workshop):
+def in_process(command, cache):
     """Runs a trial's command as the binary does, flags and all."""
     values = flags.FlagValues()
     train.define_flags(StackOverflow, values)
     values(command[2:])
     config = flag_fields.read(StackOverflow.Config, values)
-    return train.run(StackOverflow(config), values.out, workshop=workshop)
+    return train.run(StackOverflow(config), values.out, cache=cache)
 
 
 @pytest.mark.slow
@@ -311,12 +310,12 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
         examples=20,
     )
     log: list = []
-    with contextlib.closing(workshops.Workshop()) as workshop:
+    with contextlib.closing(process_cache.ProcessCache()) as cache:
 
         def run_command(command):
             log.append(command)
             before = looks.count("test")
-            outcome = in_process(command, workshop)
+            outcome = in_process(command, cache)
             assert looks.count("test") == before == 0
             assert outcome.test == {"iterate": {}, "aggregate": {}}
 
@@ -330,7 +329,7 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
         tables = {p: p.read_bytes() for p in tmp_path.rglob("*.csv")}
         looks.clear()
         for command in log:
-            in_process(command, workshop)
+            in_process(command, cache)
         assert "test" not in looks and files_of(tmp_path) == before
         assert {p: p.read_bytes() for p in tmp_path.rglob("*.csv")} == tables
         for folder in config.folders():
@@ -339,7 +338,7 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
         folder = config.folder(choice.best)
         (folder / "config.json").unlink()
         shutil.rmtree(folder / "checkpoints")
-        in_process(log[config.grid().index(choice.best)], workshop)
+        in_process(log[config.grid().index(choice.best)], cache)
         assert report_of(folder)[0]["../../journal.jsonl"]["runs"] == 2
         assert "2 private runs" in report_of(folder)[1]
 

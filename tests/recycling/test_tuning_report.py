@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from stackoverflow import tuning_report
 from tff_agg import noise, privacy
+from tff_agg.experiment import tuning_report
 
 VOCABULARY = privacy.Release("vocabulary", 0.5, 4e-7)
 

@@ -41,9 +41,10 @@ def define(
       more_choices: What this binary allows besides the fields' own choices.
 
     Example:
+      >>> from tff_agg.privacy import PrivacyRecipe
       >>> values = flags.FlagValues()
       >>> define(PrivacyRecipe, values)
-      >>> values(['program', '--rounds=100', '--noise_multiplier=1'])
+      >>> _ = values(['program', '--rounds=100', '--noise_multiplier=1'])
       >>> read(PrivacyRecipe, values).rounds
       100
     """

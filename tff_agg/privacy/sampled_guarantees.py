@@ -51,7 +51,8 @@ def dp_sgd_noise(
     """Finds the least noise multiplier whose ε is not above the one asked for.
 
     Example:
-      >>> sigma = dp_sgd_noise(8.0, 4096 / 50_000, 3068, 1e-5)
+      >>> round(dp_sgd_noise(1.0, 4096 / 50_000, 568, 1e-5), 2)
+      7.38
     """
     guarantees.check_epsilon(epsilon)
     guarantees.check_delta(delta)
@@ -86,7 +87,8 @@ def dp_sgd_steps(
       ValueError: One step alone exceeds ε.
 
     Example:
-      >>> steps = dp_sgd_steps(8.0, 3.0, 4096 / 50_000, 1e-5)
+      >>> dp_sgd_steps(1.0, 8.0, 4096 / 50_000, 1e-5)
+      669
     """
     guarantees.check_epsilon(epsilon)
     first = dp_sgd_epsilon(noise_multiplier, sampling_probability, 1, delta)
