@@ -1,5 +1,8 @@
 """The data and the runs that the tests of the binaries share."""
 
+import pathlib
+import shutil
+
 import pytest
 
 from stackoverflow.data import prepared as stores
@@ -16,3 +19,12 @@ def token_store(tmp_path_factory):
 def runs(token_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return tuple(write_run(folder / f"seed{s}", token_store, s) for s in range(4))
+
+
+@pytest.fixture
+def own_runs(runs, tmp_path):
+    """Copies of two runs, whose reports a test may have changed."""
+    folders = [tmp_path / "runs" / pathlib.Path(run).name for run in runs[:2]]
+    for run, folder in zip(runs, folders, strict=False):
+        shutil.copytree(run, folder)
+    return tuple(map(str, folders))

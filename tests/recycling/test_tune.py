@@ -29,15 +29,6 @@ _GRID = inference.Grid(uta=(2, 4, 50), outputs=(2, 5), ema=(0.5, 0.9))
 
 
 @pytest.fixture
-def own_runs(runs, tmp_path):
-    """Copies of two runs, whose reports a test may have changed."""
-    folders = [tmp_path / "runs" / pathlib.Path(run).name for run in runs[:2]]
-    for run, folder in zip(runs, folders, strict=False):
-        shutil.copytree(run, folder)
-    return tuple(map(str, folders))
-
-
-@pytest.fixture
 def looks(monkeypatch):
     """Lists the splits whose samples are drawn from here on."""
     found: list[str] = []

@@ -112,6 +112,19 @@ def _identifying(task: Task) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in places(task)}
 
 
+def results_folder(out: str) -> pathlib.Path:
+    """Makes the folder for results where there is none.
+
+    Raises:
+      ValueError: No folder is named; the results would end up wherever one stands.
+    """
+    if not out:
+        raise ValueError("--out must name a folder for the results; it is empty")
+    folder = pathlib.Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def saved_config(folder: pathlib.Path) -> dict[str, Any]:
     """Reads a run folder's config.json."""
     path = folder / "config.json"

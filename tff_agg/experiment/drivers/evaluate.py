@@ -16,7 +16,7 @@ from typing import Any
 from absl import flags
 
 from tff_agg import files
-from tff_agg.experiment import flag_fields, runs
+from tff_agg.experiment import flag_fields, run_folder, runs
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import inference
 from tff_agg.recycling.metrics import Metric
@@ -242,8 +242,8 @@ def run(
 ) -> list[Row]:
     """Evaluates, writes scores.csv and the picture, and returns the summary."""
     metrics = task_class.metrics
+    out = run_folder.results_folder(config.out)
     rows = evaluate_runs(task_class, config, on_progress)
-    out = pathlib.Path(config.out)
     write_csv(rows, metrics, out / "scores.csv")
     draw(rows, metrics, config.split, out / f"{metrics[0].name}.png")
     return summarise(rows, metrics)

@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from tff_agg import privacy, processes
-from tff_agg.experiment import flag_fields, runs
+from tff_agg.experiment import flag_fields, run_folder, runs
 from tff_agg.experiment import tuning_report as reports
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
@@ -168,7 +168,9 @@ def tune_inference(
         "name": config.name,
         "ema": [config.grid.ema_convention, config.grid.ema_warm_up],
     }
-    journal = tuning.Journal(pathlib.Path(config.out) / "journal.jsonl", settings)
+    journal = tuning.Journal(
+        run_folder.results_folder(config.out) / "journal.jsonl", settings
+    )
 
     def scores(candidates: Sequence[Candidate], split: str) -> dict[Candidate, float]:
         rows = evaluate.evaluate_runs(
@@ -235,7 +237,9 @@ def tune_training(
         "ema_convention": config.ema_convention,
         "examples": config.examples,
     }
-    journal = tuning.Journal(pathlib.Path(config.out) / "journal.jsonl", settings)
+    journal = tuning.Journal(
+        run_folder.results_folder(config.out) / "journal.jsonl", settings
+    )
 
     def value(candidate: Candidate, split: str) -> float:
         run = runs.Run.open(task_class, config.folder(candidate))

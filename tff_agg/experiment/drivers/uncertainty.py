@@ -10,7 +10,6 @@ import csv
 import dataclasses
 import functools
 import io
-import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 from absl import flags
 
 from tff_agg import files
-from tff_agg.experiment import flag_fields, runs
+from tff_agg.experiment import flag_fields, run_folder, runs
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import uncertainty
@@ -167,8 +166,7 @@ def write(found: uncertainty.Comparison, out: str) -> None:
 
     from tff_agg.experiment import figures
 
-    folder = pathlib.Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = run_folder.results_folder(out)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["estimator", "models", "repeat", "width"])
