@@ -186,7 +186,7 @@ def contents(folder: pathlib.Path) -> dict[Any, Any]:
     events: collections.Counter[Any] = collections.Counter()
     for path in (folder / "tensorboard").glob("events.*"):
         try:
-            for record in tf.compat.v1.io.tf_record_iterator(str(path)):
+            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
                 event = tf.compat.v1.Event.FromString(record)
                 for value in event.summary.value:
                     events[event.step, value.tag, value.tensor.tensor_content] += 1

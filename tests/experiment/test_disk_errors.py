@@ -130,7 +130,7 @@ def test_a_limit_on_files_and_then_a_folder_without_permission(
     limited = train_binary.run(
         token_store,
         out,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (7_000, 7_000)),
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert_told(limited, out / "tensorboard", "larger than allowed", "raise the limit")
