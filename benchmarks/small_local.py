@@ -5,24 +5,29 @@ printed is JSON: seconds and processor seconds of each round, by variant. `group
 what the library's rule chooses: for the convolutional net that is one by one, too.
 """
 
+import argparse
 import json
 import time
 from typing import Any
 
-from absl import app, flags
-
 from benchmarks.peers import keras_models, workload
 
-_TASK = flags.DEFINE_enum("task", "lstm", sorted(workload.TASKS), "What is trained.")
-_USERS = flags.DEFINE_integer("users", 100, "Users in a round.")
-_EXAMPLES = flags.DEFINE_integer("examples", 8, "Examples of each user.")
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds; the first one compiles.")
-_GROUP = flags.DEFINE_integer("group_users", 25, "Users in a group.")
-_ALWAYS = flags.DEFINE_bool("always_group", False, "Group whatever the rule says.")
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task", choices=sorted(workload.TASKS), default="lstm")
+    parser.add_argument("--users", type=int, default=100)
+    parser.add_argument("--examples", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5, help="the first compiles")
+    parser.add_argument("--group_users", type=int, default=25)
+    parser.add_argument(
+        "--always_group", action="store_true", help="whatever the rule says"
+    )
+    return parser.parse_args()
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main() -> None:
+    given = _arguments()
     import numpy as np
     import tensorflow as tf
 
@@ -31,13 +36,17 @@ def main(argv: list[str]) -> None:
     runtime.configure_threads()
     runtime.keep_memory()
     runtime.use("local")
-    task = workload.TASKS[_TASK.value]
-    variants = _next_word(task) if isinstance(task, workload.Sentences) else _any(task)
+    task = workload.TASKS[given.task]
+    variants = (
+        _next_word(task, given)
+        if isinstance(task, workload.Sentences)
+        else _any(task, given)
+    )
     found: dict[str, dict[str, Any]] = {
         name: {"rounds": [], "cpu": []} for name in variants
     }
     states = {name: process.initialize() for name, (process, _) in variants.items()}
-    for _ in range(_ROUNDS.value):
+    for _ in range(given.rounds):
         for name, (process, clients) in variants.items():
             start, before = time.perf_counter(), time.process_time()
             states[name] = process.next(states[name], clients).state
@@ -50,13 +59,13 @@ def main(argv: list[str]) -> None:
     print(json.dumps(found))
 
 
-def _process(model: Any, **arguments: Any) -> Any:
+def _process(given: Any, model: Any, **arguments: Any) -> Any:
     from tff_agg import averaging, noise, privacy
     from tff_agg.learning import process
 
     plan = privacy.Plan(
         clip_norm=workload.CLIP_NORM,
-        cohort_size=_USERS.value,
+        cohort_size=given.users,
         rounds=1024,
         mechanism=noise.tree(),
         noise_multiplier=workload.NOISE_MULTIPLIER,
@@ -66,7 +75,9 @@ def _process(model: Any, **arguments: Any) -> Any:
     )
 
 
-def _next_word(task: workload.Sentences) -> dict[str, tuple[Any, list[Any]]]:
+def _next_word(
+    task: workload.Sentences, given: Any
+) -> dict[str, tuple[Any, list[Any]]]:
     """The project's own model: packed training."""
     import numpy as np
     import tensorflow as tf
@@ -85,50 +96,53 @@ def _next_word(task: workload.Sentences) -> dict[str, tuple[Any, list[Any]]]:
     rate, batch = workload.CLIENT_RATE, task.batch
     rows = [
         r.astype(np.int32)
-        for r in workload.sentences(task, _USERS.value, _EXAMPLES.value)
+        for r in workload.sentences(task, given.users, given.examples)
     ]
     one = trainer.packed_trainer(config, rate, batch_size=batch)
     all_ = group_trainer.packed_group_trainer(config, rate, batch_size=batch)
-    groups = grouping.form_groups([len(r) for r in rows], _GROUP.value)
+    groups = grouping.form_groups([len(r) for r in rows], given.group_users)
     return {
         "one_by_one": (
-            _process(one),
+            _process(given, one),
             [tf.data.Dataset.from_tensors(r) for r in rows],
         ),
         "grouped": (
-            _process(all_),
+            _process(given, all_),
             [group_trainer.group_of_rows([rows[i] for i in group]) for group in groups],
         ),
     }
 
 
-def _any(task: workload.Pictures) -> dict[str, tuple[Any, list[Any]]]:
+def _any(task: workload.Pictures, given: Any) -> dict[str, tuple[Any, list[Any]]]:
     """Any functional model, here from Keras."""
     import tensorflow_federated as tff
 
     from tff_agg.learning import grouping, vectorized
 
-    clients = keras_models.datasets(task, _USERS.value, _EXAMPLES.value)
+    clients = keras_models.datasets(task, given.users, given.examples)
     model = tff.learning.models.functional_model_from_keras(
         keras_models.build(task),
         keras_models.loss(task),
         input_spec=clients[0].element_spec,
     )
     rate = workload.CLIENT_RATE
-    variants = {"one_by_one": (_process(model, client_optimizer=rate), clients)}
-    if not (vectorized.pays(model) or _ALWAYS.value):
+    variants = {"one_by_one": (_process(given, model, client_optimizer=rate), clients)}
+    if not (vectorized.pays(model) or given.always_group):
         return variants
-    groups = [
-        grouping.group_batches(
-            [clients[i].as_numpy_iterator() for i in group], model.input_spec
-        )
-        for group in grouping.form_groups(
-            [_EXAMPLES.value] * len(clients), _GROUP.value
-        )
+    batches = [
+        [
+            (x[i : i + task.batch], y[i : i + task.batch])
+            for i in range(0, len(y), task.batch)
+        ]
+        for x, y in workload.pictures(task, given.users, given.examples)
     ]
-    grouped = _process(model, client_optimizer=rate, grouped=True)
+    groups = [
+        grouping.group_batches([batches[i] for i in group], model.input_spec)
+        for group in grouping.form_groups([len(b) for b in batches], given.group_users)
+    ]
+    grouped = _process(given, model, client_optimizer=rate, grouped=True)
     return {**variants, "grouped": (grouped, groups)}
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

@@ -81,6 +81,34 @@ def test_interrupted_between_rounds(
     assert outcome.test == first_outcome.test
 
 
+@pytest.mark.parametrize("group_users", [1, 3])
+def test_groups_of_users_resume_alike(
+    run, monkeypatch, tmp_path, make_config, unbroken, group_users
+):
+    config, folder = make_config(group_users=group_users), tmp_path / "run"
+    run_until(run, monkeypatch, checkpoints.CheckpointStore, "save", 4, config, folder)
+    with pytest.raises(
+        run_folder.ConfigChangedError,
+        match=rf"group_users: was {group_users}, is now 2",
+    ):
+        run(make_config(group_users=2), folder)
+    run(config, folder)
+    assert contents(folder) == unbroken(config)[0]
+
+
+def test_how_users_are_grouped_changes_the_last_bits_at_most(
+    run, tmp_path, make_config
+):
+    def last_iterate(group_users):
+        folder = tmp_path / str(group_users)
+        run(make_config(group_users=group_users), folder)
+        store = checkpoints.CheckpointStore(folder / "checkpoints")
+        return store.load(6, "iterate")
+
+    for one, other in zip(last_iterate(1), last_iterate(3), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
 def test_interrupted_in_the_middle_of_saves(
     run, monkeypatch, tmp_path, make_task, unbroken
 ):

@@ -106,6 +106,14 @@ def test_it_refuses(changes, message):
         make(**changes)
 
 
+def test_users_of_small_models_are_grouped():
+    assert make().group_size(configs.GROUP_PARAMETERS) == configs.GROUP_USERS
+    assert make().group_size(configs.GROUP_PARAMETERS + 1) == 1
+    assert make(group_users=7).group_size(10**9) == 7
+    with pytest.raises(ValueError, match="group_users must be at least 1; got 0"):
+        make(group_users=0)
+
+
 def test_a_change_is_reported_field_by_field():
     one = make().to_json()
     other = make(k=9, server_momentum=0.5).to_json()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 # With this and a number after it, an assertion in the work of a group says which of its
 # members it is about.
 MEMBER = "member of the group:"
-_MEMBER = re.compile(re.escape(f"[{MEMBER}]") + r" \[(\d+)\]")
+_MEMBER = re.compile(re.escape(MEMBER) + r"\W*(\d+)")
 
 
 class _Names(NamedTuple):
