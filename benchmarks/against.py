@@ -7,7 +7,7 @@ else the machine does can only add to it.
     git worktree add --detach ../old 20cb2bc
     python -m benchmarks.against --other=../old --figure=rounds -- \
         benchmarks.round_local --window=10
-    python -m benchmarks.against --other=../old --figure=cpu_seconds -- \
+    python -m benchmarks.against --other=../old --figure=best_cpu_seconds -- \
         benchmarks.server_step --one=tree:uta10
 """
 

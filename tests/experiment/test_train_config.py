@@ -9,6 +9,7 @@ from absl import flags
 
 import stackoverflow
 from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tff_agg.experiment import config as configs
 from tff_agg.experiment import flag_fields, identity
 from tff_agg.experiment.drivers import train
 from tff_agg.privacy import recipe
