@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import numpy as np
+
 
 def run(name, tmp_path, *arguments):
     """Runs a benchmark as a program and returns its output and its JSON."""
@@ -38,3 +40,34 @@ def test_noise_step_times_ours_and_tf_privacys(tmp_path):
     assert {"blt, 3 buffers", "TF-Privacy tree (efficient)"} <= set(rows)
     assert all(row["milliseconds_mean"] > 0 for row in rows.values())
     assert "banded, 8 bands" in out
+
+
+def test_normals_gives_the_floor_of_delta_and_the_error_of_the_density(tmp_path):
+    from scipy import integrate, stats
+
+    from benchmarks import normals
+
+    out, result = run("normals", tmp_path, "--rounds=64")
+    assert "blt, 3 buffers" in out
+    for name, least in (("identity", 3e-3), ("tree", 5e-6), ("blt, 3 buffers", 2e-5)):
+        floors = result["delta_floors"][name]
+        # What TensorFlow's bound costs even who looks at single coordinates.
+        assert least < floors["TensorFlow's normals"] < 20 * least
+        assert floors["these normals"] < 1e-15
+        assert floors["these normals"] < floors["first coarse radius"] < 1e-13
+    # One normal moved by two: the plane outside of a circle, by another route.
+    bound, moved = 3.0, 2.0
+
+    def outside(y):
+        edge = (bound**2 - y**2) ** 0.5
+        return stats.norm.pdf(y) * (
+            stats.norm.sf(edge - moved) + stats.norm.sf(edge + moved)
+        )
+
+    inside = 2 * stats.norm.sf(bound) + integrate.quad(outside, -bound, bound)[0]
+    by_itself = stats.chi2.sf(bound**2, 2)
+    floor = normals.delta_floor(bound, np.array([moved]))
+    np.testing.assert_allclose(floor, inside - by_itself, rtol=1e-6)
+    # An error of a density adds up to nothing.
+    for error in (normals.density_error, normals.density_error_in_single):
+        assert abs(stats.norm.expect(error, lb=-9, ub=9)) < 1e-9 < error(5)

@@ -196,12 +196,12 @@ def _jax_draw(shape: tuple[int, ...], wide: np.dtype) -> Callable[[Leaf], Leaf]:
 
     def draw(key):
         if wide == np.float64:
-            bits: tuple[int, ...] = (transforms.words_for(count, wide),)
-            words = jax.random.bits(key, bits, np.uint64)
+            long = transforms.words_for(count, wide)
+            words = jax.random.bits(key, (long,), np.uint64)
             drawn = transforms.from_words(words, count, wide, "jax")
         else:
-            bits = (transforms.SHORT_WORDS, transforms.pairs_for(count))
-            words = jax.random.bits(key, bits, np.uint32)
+            short = (transforms.SHORT_WORDS, transforms.pairs_for(count))
+            words = jax.random.bits(key, short, np.uint32)
             drawn = transforms.from_short_words(words, count)
         return drawn.reshape(shape)
 

@@ -7,25 +7,29 @@ bits, so that a pair of normals lies on a lattice that can be seen.
 
 Here Box and Muller's transform is taken of words that are longer than its results:
 
-* The uniform of the radius has 96 bits, hence |z| < `BOUND` (11.6). A perfect normal
-  is outside with a probability of 4e-31.
+* The uniform of the radius has 96 bits or more, hence |z| reaches `BOUND` (11.6). A
+  perfect normal is outside with a probability of 4e-31.
 * The pair is turned once more by a random small angle, by way of a factor 1 + it with
   t between 0 and `TURN`. The law of a uniform direction does not change by that, and
   the sines of the large angle may come from single precision, which is fast. Since the
   factor is longer than one, by an unknown √(1 + t²), it blurs the radius as well.
 * Everything else is done in double precision and rounded once at the end. A pair of
-  float32 results has about 2**79 preimages, in the tail still 2**60.
+  float32 results has about 2**79 preimages, and more than one up to a radius of 10.4.
 
 JAX has no double precision unless asked for. There `from_short_words` makes float32
 normals of float32 numbers whose exponents are right however small they are, and blurs
 each result by up to 2**10 of its last places.
 
-What remains: results are rounded to their dtype; the scaling and adding that follow
-round again, which privacy proofs over the real numbers do not cover. Float64 results
-are as fine as double precision can add them: below |z| of about `TURN` they are
-multiples of 2**-62 or coarser. The factor t makes the density wrong by a part in 2e7
-at 3, in 4e5 at 8 standard deviations (`python -m benchmarks.normals`). Philox and
-threefry are good generators without being ciphers.
+What remains (`python -m benchmarks.normals` computes the figures):
+
+* Results are rounded to their dtype, and the scaling and adding that follow round
+  again, which proofs over the real numbers do not cover.
+* Float64 results are as fine as a sum in double precision: the smallest ones, below
+  `TURN` times the radius, are multiples of about 2**-60 of the radius.
+* The turn and the blur make the density wrong by 2e-8 of itself at 3 and by 2.5e-6 at
+  8 standard deviations.
+* Philox and threefry are good generators, not ciphers.
+* The last bit may differ from processor to processor, as elementary functions do.
 """
 
 import math
@@ -40,7 +44,7 @@ Leaf = Any
 
 # The largest tangent of the second, fine turn.
 TURN = 2.0**-6
-# The longest radius: that of the smallest uniform, half of 2**-96.
+# The longest radius, of float32 pairs: that of the smallest uniform, half of 2**-96.
 BOUND = math.sqrt(2 * 97 * math.log(2) / (1 + TURN**2 / 3))
 # Words of 32 bits a pair, and how far each result is blurred, in single precision.
 SHORT_WORDS = 8
@@ -84,9 +88,9 @@ def from_words(words: Leaf, count: Leaf, dtype: np.dtype, backend: str) -> Leaf:
     else:
         turn = _bitcast(words[pairs : pairs + pairs // 2], np.uint32, backend)
         angle = _bitcast(words[pairs + pairs // 2 :], np.int32, backend)
-    pair = _pairs_in_double(words[:pairs], turn, angle, backend)
-    narrow = [structure.cast(one, dtype) for one in pair]
-    return _concatenate(narrow, backend)[:count]
+    both = _pairs_in_double(words[:pairs], turn, angle, backend)
+    rounded = [structure.cast(one, dtype) for one in both]
+    return _concatenate(rounded, backend)[:count]
 
 
 def _pairs_in_double(
