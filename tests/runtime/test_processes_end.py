@@ -4,12 +4,12 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
-import time
 
-import psutil
 import pytest
 
+from tests.runtime.process_ends import assert_all_end
 from tff_agg import processes
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -17,35 +17,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def killed(program: str, *arguments: str) -> list[int]:
     """Runs a program that kills itself; returns the process ids that it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    found = [int(pid) for pid in done.stdout.split()]
-    assert found, done.stderr
-    return found
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def assert_all_end(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while (left := [pid for pid in pids if is_alive(pid)]) and (
-        time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
-    for pid in left:
-        psutil.Process(pid).kill()
-    assert not left
+    # Not a pipe, which would stay open as long as a child does.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        code = subprocess.call(
+            [sys.executable, "-c", textwrap.dedent(program), *arguments],
+            cwd=ROOT,
+            stdout=out,
+            stderr=err,
+            timeout=300,
+        )
+        out.seek(0)
+        err.seek(0)
+        assert code == -signal.SIGKILL, err.read()
+        return [int(pid) for pid in out.read().split()]
 
 
 POOL = """

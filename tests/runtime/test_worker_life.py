@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
-import psutil
 import pytest
+
+from tests.runtime.process_ends import assert_all_end, is_alive
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -34,13 +34,6 @@ def run(program: str) -> tuple[list[int], subprocess.CompletedProcess]:
     return [int(pid) for pid in done.stdout.split()], done
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
@@ -54,10 +47,7 @@ def is_alive(pid: int) -> bool:
 def test_no_worker_outlives_python(ending, code):
     (worker,), done = run(START + ending)
     assert done.returncode == code, done.stderr
-    deadline = time.monotonic() + 10
-    while is_alive(worker) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(worker)
+    assert_all_end([worker])
     assert "all network interfaces without authentication" in done.stderr
 
 

@@ -1,0 +1,124 @@
+"""`python -m stackoverflow.train` on Ctrl-C and SIGTERM: one line, nothing lost."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from stackoverflow.data.token_store import TokenStore
+from tests.experiment.run_contents import contents
+from tests.experiment.train_binary import FLAGS, ROOT, run
+from tests.runtime.process_ends import assert_all_end
+
+# The binary as it is, with a client that sends a signal and waits until it is heard.
+PROGRAM = """
+import os, signal, sys, threading
+from stackoverflow import interruption, train
+from tff_agg import runtime
+
+at, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+heard, worked = threading.Event(), []
+install, create = interruption.install, runtime.create
+
+def install_and_listen():
+    install()
+    inner = signal.getsignal(number)
+    def handle(*arguments):
+        heard.set()
+        inner(*arguments)
+    signal.signal(number, handle)
+
+def on_client(run):
+    worked.append(run.position)
+    if len(worked) == at:
+        os.kill(os.getpid(), number)
+        assert heard.wait(60)
+
+interruption.install = install_and_listen
+runtime.create = lambda name, **options: create(name, on_client=on_client, **options)
+sys.argv[0] = "train"
+try:
+    train.entry_point()
+finally:
+    print("clients that worked:", len(worked), flush=True)
+"""
+
+
+def interrupted(store, out, *, at, number):
+    flags = [f"--store={store}", f"--out={out}", *FLAGS]
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(at), str(int(number)), *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.slow
+def test_interrupted_it_says_how_to_go_on_and_goes_on_to_the_same_bits(
+    finished, token_store, tmp_path
+):
+    out = tmp_path / "run"
+    # Four clients in each of eight rounds; the state is saved every second round.
+    first = interrupted(token_store, out, at=9, number=signal.SIGINT)
+    assert first.returncode == 128 + signal.SIGINT, first.stderr
+    assert "Traceback" not in first.stderr
+    assert first.stderr.splitlines()[-1] == (
+        f"Stopped by SIGINT. 2 of 8 rounds are done and saved in {out}; run the same "
+        "command again to go on."
+    )
+    # In the third round, one client was done; each lane ended the one it was at.
+    assert int(first.stdout.split()[-1]) <= 11
+
+    second = interrupted(token_store, out, at=14, number=signal.SIGTERM)
+    assert second.returncode == 128 + signal.SIGTERM, second.stderr
+    assert "Traceback" not in second.stderr
+    assert "Stopped by SIGTERM. 5 of 8 rounds are done" in second.stderr
+
+    last = run(token_store, out)
+    assert last.returncode == 0, last.stderr
+    assert contents(out) == contents(finished[0])
+
+
+PREPARE = """
+import os, signal, sys, psutil
+from stackoverflow import prepare
+number, stage = int(sys.argv.pop(1)), sys.argv.pop(1)
+
+class Strike(prepare._Bar):
+    def __call__(self, now, done, total):
+        if now == stage and done:
+            print(*[child.pid for child in psutil.Process().children()], flush=True)
+            os.kill(os.getpid(), number)
+
+prepare._Bar = Strike
+prepare.entry_point()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "stage"), [(signal.SIGINT, "read"), (signal.SIGTERM, "write")]
+)
+def test_an_interrupted_preparation_says_how_to_go_on(tmp_path, number, stage):
+    flags = ["--users=300", "--words=40", "--workers=2", f"--out={tmp_path / 'store'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", PREPARE, str(int(number)), stage, *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 128 + number, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        f"Stopped by {signal.Signals(number).name}. Run the same command again to go "
+        "on where it stopped."
+    )
+    workers = [int(pid) for pid in done.stdout.split()]
+    assert len(workers) >= 2
+    assert_all_end(workers)
+    prepare = [sys.executable, "-m", "stackoverflow.prepare", *flags]
+    subprocess.run(prepare, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    assert TokenStore.open(tmp_path / "store", verify=True).users("train").size
