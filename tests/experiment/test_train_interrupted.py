@@ -14,7 +14,8 @@ from tests.runtime.process_ends import assert_all_end
 # The binary as it is, with a client that sends a signal and waits until it is heard.
 PROGRAM = """
 import os, signal, sys, threading
-from stackoverflow import interruption, train
+from stackoverflow import train
+from tff_agg.experiment import interruption
 from tff_agg import runtime
 
 at, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))

@@ -18,6 +18,7 @@ FLAGS = [
     "--validation_sentences=60",
     "--test_sentences=60",
     "--insecure_noise_seed=7",
+    "--group_users=1",
 ]
 
 
