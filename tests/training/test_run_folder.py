@@ -13,7 +13,7 @@ import tensorflow as tf
 from pds import sampler
 from stackoverflow import recording, run_folder, training
 from tests.training.run_contents import contents
-from tff_agg import loop, tables
+from tff_agg import checkpoints, loop, tables
 
 
 class Stopped(BaseException):
@@ -221,3 +221,21 @@ def test_lost_event_files_are_written_again(stopped, run, undisturbed):
     assert set(later.values()) == {1}
     assert {step for step, _ in later} >= {3, 4, 5, 6}
     assert set(later) <= set(expected)
+
+
+def test_a_run_killed_before_its_seed_was_dropped_is_not_yet_done(
+    run, make_config, tmp_path, monkeypatch
+):
+    config, folder = make_config(rounds=2, test_sentences=0), tmp_path / "run"
+
+    def die(store, kept):
+        if kept == 1:
+            raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(loop, "_drop_old_states", die)
+        run(config, folder)
+    store = checkpoints.CheckpointStore(folder / "checkpoints")
+    assert store.rounds("state") == [0, 1, 2]
+    run(config, folder)
+    assert store.rounds("state") == [2]
