@@ -13,6 +13,7 @@ import tensorflow as tf
 from pds import sampler
 from stackoverflow.data import token_store
 from tests.experiment.run_contents import contents
+from tff_agg import checkpoints
 from tff_agg.experiment import loop, recording, run_folder, tables
 from tff_agg.experiment.drivers import train as training
 
@@ -222,3 +223,21 @@ def test_lost_event_files_are_written_again(stopped, run, undisturbed):
     assert set(later.values()) == {1}
     assert {step for step, _ in later} >= {3, 4, 5, 6}
     assert set(later) <= set(expected)
+
+
+def test_a_run_killed_before_its_seed_was_dropped_is_not_yet_done(
+    run, make_task, tmp_path, monkeypatch
+):
+    config, folder = make_task(rounds=2, test_examples=0), tmp_path / "run"
+
+    def die(store, kept):
+        if kept == 1:
+            raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(loop, "_drop_old_states", die)
+        run(config, folder)
+    store = checkpoints.CheckpointStore(folder / "checkpoints")
+    assert store.rounds("state") == [0, 1, 2]
+    run(config, folder)
+    assert store.rounds("state") == [2]

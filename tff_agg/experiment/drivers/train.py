@@ -89,7 +89,12 @@ def run(
         keep_last=_per_weights(config.keep_last),
         keep_every=_per_weights(config.keep_every),
     )
-    finished = history is not None and history.last == config.rounds
+    # Told to its end, and no earlier state left that holds the secret seed.
+    finished = (
+        history is not None
+        and config.rounds in history.told
+        and store.rounds("state") == [config.rounds]
+    )
     if finished and recorder.is_tested() and config.rounds in store.rounds("aggregate"):
         # Nothing is left to do: spare the reader the compilation.
         observer.on_start(config.rounds, config.rounds)
