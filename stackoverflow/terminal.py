@@ -122,7 +122,7 @@ class ProgressBar(Observer):
             shown["val acc"] = f"{100 * self._accuracy:.2f} %"
         shown["ε"] = f"{facts['epsilon']:.2f}"
         if dropped := facts.get("aggregator/non_finite"):
-            shown["not finite"] = f"{dropped:.0f} of {facts['clients']:.0f}"
+            shown["not finite"] = f"{dropped:.0f} clients"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
 
