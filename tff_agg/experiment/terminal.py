@@ -109,7 +109,7 @@ class ProgressBar(Observer):
         spent = facts.get("epsilon_so_far")
         shown["ε so far"] = "none" if spent is None else f"{spent:.2f}"
         if dropped := facts.get("aggregator/non_finite"):
-            shown["not finite"] = f"{dropped:.0f} of {facts['clients']:.0f}"
+            shown["not finite"] = f"{dropped:.0f} clients"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
 
