@@ -1,0 +1,1 @@
+"""Auditing: whether the running code leaks more than its plan claims."""
