@@ -1,7 +1,6 @@
 """Canaries among ordinary clients of the real process, end to end."""
 
 import collections
-import functools
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.audit import small_runs as small
 from tff_agg import averaging, noise, runtime
-from tff_agg.audit import clients, findings, simulation, threats
+from tff_agg.audit import clients, findings, rounds, threats
 from tff_agg.learning import aggregator, client_work, process
 
 SHAPES = ((40, 30), (1200,))
@@ -32,15 +31,15 @@ def trainer():
         def pull(sums, element):
             features, _ = element
             scaled = tf.reduce_mean(features)
-            moved = [
+            moved = tuple(
                 s + 1e-3 * (scaled - w) for s, w in zip(sums[0], start, strict=True)
-            ]
+            )
             return moved, sums[1] + tf.cast(tf.shape(features)[0], tf.float32)
 
-        start = list(weights.trainable)
-        zeros = [tf.zeros_like(w) for w in start]
+        start = tuple(weights.trainable)
+        zeros = tuple(tf.zeros_like(w) for w in start)
         delta, count = dataset.reduce((zeros, 0.0), pull)
-        return tuple(delta), count, collections.OrderedDict(rows=count)
+        return delta, count, collections.OrderedDict(rows=count)
 
     return client_work.LocalTrainer(
         element_spec=(
@@ -70,12 +69,12 @@ def plan_of(**changes):
     )
 
 
-@functools.cache
 def audited(claimed, planned, users=USERS, seed=5, **step):
     """Trains by one plan with canaries and audits against another."""
     base = trainer()
     sizes = clients.tensor_sizes(base)
     assert sizes == [1200, 1200]
+    seen = []
     taking = small.canaries_of(
         claimed, seed, count=CANARIES, probes=4 * ROUNDS, sizes=sizes
     )
@@ -91,21 +90,17 @@ def audited(claimed, planned, users=USERS, seed=5, **step):
         step_from=server.step_from,
         noise_seed=(seed, 6),
     )
-    state = built.initialize()
-    thetas = [clients.parameters(process.iterate(state))]
-    norm = simulation.OVERSIZE * claimed.clip_norm
-    for t in range(ROUNDS):
-        data = [clients.ordinary(user((t, u))) for u in range(users)]
-        data += [
-            clients.canary(base, taking.directions, i, norm) for i in taking.of_round(t)
-        ]
-        state, metrics = built.next(state, data)
-        assert metrics["client_work"]["num_examples"] == 5 * users
-        thetas.append(clients.parameters(process.iterate(state)))
-    evidence = simulation.Evidence(
-        simulation.project(np.stack(thetas), taking.directions),
-        simulation.project(np.stack(thetas), taking.probes),
+    evidence = rounds.run_with_canaries(
+        built,
+        claimed,
+        base,
+        taking,
+        lambda t: [user((t, u)) for u in range(users)],
+        after_round=lambda t, metrics: seen.append(metrics),
     )
+    assert {int(m["client_work"]["num_examples"]) for m in seen} == {5 * users}
+    took_part = [int(m["aggregator"]["clients"]) - users for m in seen]
+    assert took_part == [len(taking.of_round(t)) for t in range(ROUNDS)]
     return findings.audit(claimed, server, taking, evidence, threats.all_iterates())
 
 
