@@ -1,9 +1,9 @@
 """How tight the audit is: mechanism by participation by threat model.
 
-Canaries run alone, in numpy, through clipping, the real mechanism's noise and the server
-step with momentum. The estimate should come close to the claimed ε where the attacker
-sees what the analysis assumes, all iterates. Where it sees less, the table shows how
-much of the guarantee is not used.
+Canaries run alone, in numpy, through clipping, the real mechanism's noise and the
+server step with momentum. The estimate should come close to the claimed ε where the
+attacker sees what the analysis assumes, all iterates. Where it sees less, the table
+shows how much of the guarantee is not used.
 
     python -m benchmarks.audit
     python -m benchmarks.audit --false_alarms=200

@@ -125,6 +125,7 @@ def audit(
     threat: Threat,
     *,
     confidence: float = 0.95,
+    among: int = 1,
 ) -> Finding:
     """Audits a run under one threat model.
 
@@ -140,6 +141,7 @@ def audit(
       evidence: What the run released.
       threat: What of it the attacker sees.
       confidence: How often, at least, a sound run is not accused.
+      among: How many audits of one run share the error allowed.
 
     Raises:
       ValueError: The plan adds no noise, or the parts do not fit together.
@@ -159,7 +161,7 @@ def audit(
         )
     strengths = exposure.strengths(plan, _matrix(plan), list(canaries.rounds))
     tests = _statistics(plan, server, canaries, evidence, threat)
-    each = 1 - (1 - confidence) / len(tests)
+    each = 1 - (1 - confidence) / (len(tests) * among)
     best, mu = tests[0], -1.0
     for test in tests:
         right = _guessed_right(test, canaries.included)

@@ -23,7 +23,7 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.report import add_search, searches_of, write_report
+from tff_agg.privacy.report import add_audit, add_search, searches_of, write_report
 from tff_agg.privacy.searches import SearchCost, inference_search, training_search
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity
 from tff_agg.privacy.tf_privacy import (
@@ -41,6 +41,7 @@ __all__ = [
     "Plan",
     "SearchCost",
     "Sensitivity",
+    "add_audit",
     "add_search",
     "calibrate",
     "dp_sgd_epsilon",
