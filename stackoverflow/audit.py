@@ -139,35 +139,39 @@ def table(outcome: driver.Outcome) -> str:
     return terminal.table(head, rows)
 
 
+def show_audit(folder: str, store: str | None, config: driver.AuditConfig) -> int:
+    """Audits a run, prints what is found and returns the exit status."""
+    import tqdm
+
+    with contextlib.ExitStack() as stack:
+        subject = subject_of(folder, store, stack)
+        bar = stack.enter_context(
+            tqdm.tqdm(
+                total=subject.plan.rounds, desc="audit", unit="round", mininterval=0.5
+            )
+        )
+        outcome = driver.run(subject, config, folder, lambda t, metrics: bar.update(1))
+    print(table(outcome))
+    if outcome.noise is not None:
+        print(
+            f"noise: {outcome.noise.variance:.4f} of the planned variance, "
+            f"correlation {outcome.noise.correlation:.4f} between rounds, p value "
+            f"{outcome.noise.p_value:.3g}"
+        )
+    print(f"Everything is in {outcome.folder}")
+    worst = max(outcome.findings, key=lambda found: found.lower_bound)
+    print((worst if outcome.refutes_claim else outcome.findings[0]).summary())
+    return 1 if outcome.refutes_claim else 0
+
+
 def main(argv: list[str]) -> int:
     """Audits the run that the flags name."""
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    import tqdm
-
     from tff_agg.experiment import terminal
 
-    with terminal.plain_errors(), contextlib.ExitStack() as stack:
-        config = config_from_flags()
-        subject = subject_of(FLAGS.run, FLAGS.store, stack)
-        with tqdm.tqdm(
-            total=subject.plan.rounds, desc="audit", unit="round", mininterval=0.5
-        ) as bar:
-            outcome = driver.run(
-                subject, config, FLAGS.run, lambda t, metrics: bar.update(1)
-            )
-        print(table(outcome))
-        if outcome.noise is not None:
-            print(
-                f"noise: {outcome.noise.variance:.4f} of the planned variance, "
-                f"correlation {outcome.noise.correlation:.4f} between rounds, p value "
-                f"{outcome.noise.p_value:.3g}"
-            )
-        print(f"Everything is in {outcome.folder}")
-        worst = max(outcome.findings, key=lambda found: found.lower_bound)
-        shown = worst if outcome.refutes_claim else outcome.findings[0]
-        print(shown.summary())
-    return 1 if outcome.refutes_claim else 0
+    with terminal.plain_errors():
+        return show_audit(FLAGS.run, FLAGS.store, config_from_flags())
 
 
 def entry_point() -> None:

@@ -3,9 +3,11 @@
 import contextlib
 import dataclasses
 import json
+import pathlib
+import subprocess
+import sys
 
 import pytest
-from absl.testing import flagsaver
 
 from stackoverflow import audit as binary
 from stackoverflow.data import prepared as stores
@@ -16,18 +18,7 @@ from tff_agg.experiment.drivers import audit as driver
 from tff_agg.experiment.drivers import train
 
 CANARIES = 150
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _flags():
-    binary.define_flags()
-    binary.FLAGS.mark_as_parsed()
-    yield
-    for name in ("run", *FLAG_NAMES):
-        delattr(binary.FLAGS, name)
-
-
-FLAG_NAMES = ("store", "canaries", "users", "window", "confidence", "insecure_seed")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -60,19 +51,19 @@ def folder(token_store, tmp_path):
     return tmp_path / "run"
 
 
-def audit(folder, **flags):
-    with flagsaver.flagsaver(
-        run=str(folder), canaries=CANARIES, window=2, insecure_seed=1, **flags
-    ):
-        return binary.main(["audit"])
-
-
 @pytest.mark.slow
-def test_a_sound_run_passes_and_its_report_says_so(folder, capsys):
-    assert audit(folder) == 0
-    shown = capsys.readouterr().out.strip().splitlines()
-    assert shown[-1].startswith("claimed epsilon ")
-    assert ", estimate " in shown[-1] and ", lower bound " in shown[-1]
+def test_a_sound_run_passes_and_its_report_says_so(folder):
+    flags = (f"--canaries={CANARIES}", "--window=2", "--insecure_seed=1")
+    done = subprocess.run(
+        [sys.executable, "-m", "stackoverflow.audit", f"--run={folder}", *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.strip().splitlines()[-1]
+    assert last.startswith("claimed epsilon ")
+    assert ", estimate " in last and ", lower bound " in last
     content = json.loads((folder / "audit" / "audit.json").read_text())
     threats = [found["threat"] for found in content["findings"]]
     assert threats == [
@@ -107,7 +98,8 @@ def test_a_run_with_half_its_noise_ends_with_status_1(folder, capsys, monkeypatc
         return dataclasses.replace(subject, build=build)
 
     monkeypatch.setattr(binary, "subject_of", cheating)
-    assert audit(folder, users=False) == 1
+    config = driver.AuditConfig(CANARIES, users=False, window=2, insecure_seed=1)
+    assert binary.show_audit(str(folder), None, config) == 1
     shown = capsys.readouterr().out
     assert "noise: 0.2" in shown
     claimed, _, bound = (
@@ -126,6 +118,8 @@ def test_what_cannot_be_audited_is_refused(folder):
         silent = dataclasses.replace(subject, plan=plan)
         with pytest.raises(ValueError, match="adds no noise"):
             driver.run(silent, driver.AuditConfig(), folder)
+        with pytest.raises(FileNotFoundError, match=r"no privacy_report\.json"):
+            driver.run(subject, driver.AuditConfig(), folder.parent)
         with pytest.raises(ValueError, match="take fewer canaries"):
             driver.run(subject, driver.AuditConfig(canaries=100_000), folder)
     assert not (folder / "audit").exists()

@@ -127,6 +127,7 @@ def run(
 
     Raises:
       ValueError: The plan adds no noise, or the model is too small for the canaries.
+      FileNotFoundError: The folder has no privacy report.
 
     Example:
       >>> outcome = run(subject, AuditConfig(canaries=2000), 'runs/uta')
@@ -137,6 +138,10 @@ def run(
     plan = subject.plan
     if plan.noise_multiplier == 0:
         raise ValueError("the run adds no noise: it claims nothing to be audited")
+    if not (pathlib.Path(folder) / "privacy_report.json").is_file():
+        raise FileNotFoundError(
+            f"{folder} has no privacy_report.json to add the audit to: is it a run?"
+        )
     places = exposure.strongest_rounds(plan, config.canaries)
     with subject.running():
         taking = canaries.make_canaries(
