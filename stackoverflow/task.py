@@ -77,8 +77,6 @@ class StackOverflow(task.Task):
 
     def client(self, user: int, group: str, round_number: int) -> task.Client:
         """Returns a user's sentences, all or those of the group's type."""
-        import tensorflow as tf
-
         rows = self.data.rows(
             user,
             type=group if group in TYPES else None,
@@ -86,8 +84,7 @@ class StackOverflow(task.Task):
             seed=self.config.seed,
             round=round_number,
         )
-        data = tf.data.Dataset.from_tensors(rows)
-        return task.Client(self.data.user_name(user), data, len(rows), [rows])
+        return task.Client(self.data.user_name(user), [rows], len(rows))
 
     def shared_users(self) -> Mapping[str, int]:
         """Counts users with sentences in more than one split."""
@@ -156,6 +153,12 @@ class StackOverflow(task.Task):
             batch_size=self.config.batch_size,
             epochs=self.config.local_epochs,
         )
+
+    def dataset(self, client: task.Client) -> Any:
+        """Returns all sentences of a user as one element."""
+        import tensorflow as tf
+
+        return tf.data.Dataset.from_tensors(client.arrays[0])
 
     def group(self, clients: Sequence[task.Client]) -> Any:
         """Returns the sentences of several users."""

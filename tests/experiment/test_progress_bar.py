@@ -2,15 +2,16 @@
 
 import pytest
 
-from stackoverflow import terminal
+from tff_agg.experiment import terminal
+from tff_agg.recycling.metrics import ACCURACY
 
-FACTS = {"client_work/train/loss": 5.0, "epsilon": 1.0}
+FACTS = {"client_work/train/loss": 5.0, "epsilon_so_far": 1.0, "clients": 7}
 
 
-@pytest.mark.parametrize(("dropped", "is_told"), [(0, False), (3, True)])
-def test_clients_that_were_dropped_are_told(capsys, dropped, is_told):
-    bar = terminal.ProgressBar(rounds=2)
+@pytest.mark.parametrize(("dropped", "is_shown"), [(0, False), (3, True)])
+def test_clients_that_were_dropped_are_shown(capsys, dropped, is_shown):
+    bar = terminal.ProgressBar([ACCURACY])
     bar.on_start(0, 2)
     bar.on_round(1, FACTS | {"aggregator/non_finite": dropped})
     bar.close()
-    assert ("not finite=3 clients" in capsys.readouterr().err) == is_told
+    assert ("not finite=3 of 7" in capsys.readouterr().err) == is_shown

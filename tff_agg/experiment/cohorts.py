@@ -52,7 +52,7 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
         digest_of_data = identity.arrays_digest(arrays)
         costs = [client.examples for client in clients]
         if task.group_size == 1:
-            data = [client.data for client in clients]
+            data = [task.dataset(client) for client in clients]
             return loop.Cohort(names, data, digest_of_data, costs, facts)
         groups = grouping.form_groups(costs, task.group_size)
         return loop.Cohort(

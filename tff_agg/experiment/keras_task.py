@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,17 +42,28 @@ class KerasTask(Task):
         """Returns features and labels of a split, by group."""
 
     def client(self, user: int, group: str, round_number: int) -> Client:
+        """Returns a user's features and labels."""
+        features, labels = self.examples_of(user, group)
+        return Client(f"user {user}", [features, labels], len(labels))
+
+    def dataset(self, client: Client) -> Any:
         """Returns a user's examples in batches."""
         import tensorflow as tf
 
-        features, labels = self.examples_of(user, group)
-        batches = tf.data.Dataset.from_tensor_slices((features, labels))
-        return Client(
-            f"user {user}",
-            batches.batch(self.config.batch_size),
-            len(labels),
-            [features, labels],
-        )
+        examples = tf.data.Dataset.from_tensor_slices(tuple(client.arrays))
+        return examples.batch(self.config.batch_size)
+
+    def group(self, clients: Sequence[Client]) -> Any:
+        """Returns the batches of several users."""
+        from tff_agg.learning import grouping
+
+        batches = [list(self._batches(client)) for client in clients]
+        return grouping.group_batches(batches, self.model().input_spec)
+
+    def _batches(self, client: Client) -> Iterator[tuple[np.ndarray, ...]]:
+        size = self.config.batch_size
+        for first in range(0, client.examples, size):
+            yield tuple(array[first : first + size] for array in client.arrays)
 
     @property
     def _features(self) -> Any:

@@ -33,16 +33,13 @@ class Client(NamedTuple):
 
     Attributes:
       name: What errors call the user.
-      data: What the model trains on, as its input specification says: a
-        `tf.data.Dataset`, or a list of batches.
+      arrays: The data, as numpy arrays with the examples along their first axis.
       examples: How many examples that is; lanes are balanced by it.
-      arrays: The same data as numpy arrays, for a digest that is kept with the round.
     """
 
     name: str
-    data: Any
-    examples: int
     arrays: Sequence[np.ndarray]
+    examples: int
 
 
 class Task(abc.ABC):
@@ -126,15 +123,16 @@ class Task(abc.ABC):
         """How many users train side by side, as one client of TFF's."""
         return self.config.group_size(self.num_parameters)
 
+    @abc.abstractmethod
+    def dataset(self, client: Client) -> Any:
+        """Returns a client's data as the model trains on them; imports TensorFlow."""
+
     def group(self, clients: Sequence[Client]) -> Any:
-        """Returns the data of a group of users who train side by side.
-
-        The default is for functional models, whose clients' data are batches.
-        """
-        from tff_agg.learning import grouping
-
-        batches = [client.data.as_numpy_iterator() for client in clients]
-        return grouping.group_batches(batches, self.model().input_spec)
+        """Returns the data of users who train side by side; imports TensorFlow."""
+        raise ValueError(
+            f"group_users={self.config.group_users}: the task {self.package!r} trains "
+            "users one by one; leave the flag out"
+        )
 
     @abc.abstractmethod
     def initial_weights(self) -> Weights:

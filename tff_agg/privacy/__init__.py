@@ -29,7 +29,7 @@ from tff_agg.privacy.plan_protocol import PrivacyPlan
 from tff_agg.privacy.poisson import PoissonSampling
 from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.releases import Release
-from tff_agg.privacy.report import add_search, searches_of, write_report
+from tff_agg.privacy.report import add_audit, add_search, searches_of, write_report
 from tff_agg.privacy.sampled_guarantees import (
     dp_sgd_epsilon,
     dp_sgd_noise,
@@ -61,6 +61,7 @@ __all__ = [
     "Release",
     "SearchCost",
     "Sensitivity",
+    "add_audit",
     "add_search",
     "calibrate",
     "delta_warning",

@@ -184,6 +184,8 @@ def markdown(content: Mapping[str, Any]) -> str:
     scored_on = content.get("evaluation", {"statement": shared_users_in_words(None)})
     lines += ["", "## Evaluation data", "", scored_on["statement"]]
     lines += ["", "## Tuning", "", *_tuning(content.get("tuning", {}))]
+    if found := content.get("audit"):
+        lines += ["", "## Audit", "", *_audit(found)]
     return "\n".join(lines) + "\n"
 
 
@@ -195,6 +197,16 @@ def _releases(content: Mapping[str, Any]) -> list[str]:
         for release in content.get("releases", [])
     ]
     return found or ["None is counted in the figures above."]
+
+
+def _audit(found: Mapping[str, Any]) -> list[str]:
+    """Returns the lines on what an audit of the run has found."""
+    names = ("threat", "claimed", "estimate", "lower_bound")
+    rows = [tuple(_say(row[name]) for name in names) for row in found["findings"]]
+    refuted = any(row["refutes_claim"] for row in found["findings"])
+    verdict = "The claim is REFUTED." if refuted else "The claim is not refuted."
+    head = ("released", "claimed ε", "estimate", "lower bound")
+    return [*_table(head, rows), "", f"{verdict} {found['paragraph']}"]
 
 
 def _tuning(searches: Mapping[str, Any]) -> list[str]:
@@ -263,6 +275,24 @@ def searches_of(folder: str | os.PathLike) -> dict[str, Any]:
     if not path.exists():
         return {}
     return json.loads(path.read_text("utf-8")).get("tuning", {})
+
+
+def add_audit(folder: str | os.PathLike, found: Mapping[str, Any]) -> None:
+    """Adds to a run's report what an audit of it has found, in place of an earlier one.
+
+    Args:
+      folder: The run's folder, with its report.
+      found: `findings`, a list of mappings with `threat`, `claimed`, `estimate`,
+        `lower_bound` and `refutes_claim` each; `paragraph`, what they mean; and
+        anything else in JSON values.
+
+    Raises:
+      FileNotFoundError: The folder has no report.
+    """
+    target = pathlib.Path(folder)
+    with _alone(target):
+        content = json.loads((target / "privacy_report.json").read_text("utf-8"))
+        _write(target, content | {"audit": dict(found)})
 
 
 @contextlib.contextmanager

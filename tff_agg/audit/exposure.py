@@ -1,0 +1,78 @@
+"""In which rounds canaries take part: where a user shows the most.
+
+The analysis is for the worst set of rounds that the participation schema allows. An
+audit is as strong as the analysis only where its canaries take part in such rounds.
+"""
+
+import numpy as np
+
+from tff_agg.privacy.participation import AtMostOnce
+from tff_agg.privacy.plan import Plan
+
+
+def strength(plan: Plan, rounds: tuple[int, ...]) -> float:
+    """Returns how much of the sensitivity a user of these rounds uses, 1 at most.
+
+    Rounds that the schema does not allow count as 1: nothing more is claimed for them.
+
+    Example:
+      >>> strength(plan, (0,))
+      1.0
+    """
+    matrix = plan.mechanism.matrix(plan.rounds)
+    return float(strengths(plan, matrix, [rounds])[0])
+
+
+def strengths(
+    plan: Plan, matrix: np.ndarray, rounds: list[tuple[int, ...]]
+) -> np.ndarray:
+    """Does `strength` for several users, given the mechanism's matrix."""
+    norms = np.array(
+        [np.linalg.norm(matrix[:, list(own)].sum(axis=1)) for own in rounds]
+    )
+    return np.minimum(norms / plan.sensitivity.value, 1.0)
+
+
+def strongest_rounds(
+    plan: Plan, count: int, *, room: int | None = None
+) -> list[tuple[int, ...]]:
+    """Gives canaries the allowed rounds that show them the most.
+
+    Args:
+      plan: The run's plan.
+      count: How many canaries.
+      room: The most canaries in one round, whether they take part or not. By default
+        as many as fill about half of the rounds.
+
+    Returns:
+      The rounds of each canary, as many as the schema allows.
+
+    Raises:
+      ValueError: So many canaries do not fit.
+
+    Example:
+      >>> strongest_rounds(plan, 3, room=1)
+      [(0,), (1,), (2,)]
+    """
+    n, schema = plan.rounds, plan.participation
+    most = schema.largest(n)
+    if room is None:
+        room = -(-2 * count * most // n)
+    if count < 1 or room < 1:
+        raise ValueError(f"count and room must be at least 1, got {count}, {room}")
+    step = n if isinstance(schema, AtMostOnce) else schema.spacing(n)
+    patterns = [tuple(range(start, n, step))[:most] for start in range(n)]
+    matrix = plan.mechanism.matrix(n)
+    order = np.argsort(-strengths(plan, matrix, patterns), kind="stable")
+    left = np.full(n, room)
+    chosen: list[tuple[int, ...]] = []
+    for pattern in (patterns[i] for i in order):
+        places = min(count - len(chosen), int(left[list(pattern)].min()))
+        left[list(pattern)] -= places
+        chosen += [pattern] * places
+    if len(chosen) < count:
+        raise ValueError(
+            f"only {len(chosen)} of count={count} canaries fit into {n} rounds with "
+            f"room={room} a round; give more room or take fewer canaries"
+        )
+    return chosen

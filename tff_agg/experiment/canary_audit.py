@@ -1,0 +1,221 @@
+"""Audits a run: trains it once more with canaries among its users.
+
+A finished run has no canaries, so its configuration is run again, with another noise
+seed. What is found goes to the run's folder:
+```
+audit/audit.json    the figures under each threat model
+audit/scores.png    the scores of canaries that took part and of those that did not
+privacy_report.*    gets a section
+```
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from tff_agg import averaging, files, privacy
+from tff_agg.audit import canaries, exposure, findings, noise_check, threats
+from tff_agg.experiment import audit_figure
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditConfig:
+    """How a run is audited.
+
+    Attributes:
+      canaries: How many canaries; about half of them take part.
+      users: Whether the run's users take part beside the canaries.
+      window: How many checkpoints UTA and OPA aggregate.
+      confidence: How often, at least, a sound run is not accused.
+      insecure_seed: Fixes coins and noise, for tests. By default both are secret.
+    """
+
+    canaries: int = 1000
+    users: bool = True
+    window: int = 10
+    confidence: float = 0.95
+    insecure_seed: int | None = None
+
+    def __post_init__(self):
+        for name, least in (("canaries", 10), ("window", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"{name} must be at least {least}; got {getattr(self, name)!r}"
+                )
+        if not 0.5 <= self.confidence < 1:
+            raise ValueError(f"confidence must be in [0.5, 1); got {self.confidence!r}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """The run that is audited, as its task describes it.
+
+    Attributes:
+      plan: The privacy plan.
+      learning_rate: The server's learning rate.
+      server: The rest of the server's step; its `scale` is set by the driver.
+      trainer: What a client does, a `LocalTrainer`.
+      build: Makes the process of a trainer, a plan and a server learning rate.
+      start: Makes the first state of a process, with a noise seed of its own or, in
+        tests, the one given.
+      users_of_round: The datasets of a round's users.
+      running: Runs TFF computations inside its block on the run's runtime.
+    """
+
+    plan: privacy.Plan
+    learning_rate: float
+    server: threats.ServerStep
+    trainer: Any
+    build: Callable[[Any, privacy.Plan, float], Any]
+    start: Callable[[Any, tuple[int, int] | None], Any]
+    users_of_round: Callable[[int], Sequence[Any]]
+    running: Callable[[], AbstractContextManager]
+
+
+class Outcome(NamedTuple):
+    """What an audit has come to.
+
+    Attributes:
+      findings: One for each threat model; that of all iterates first.
+      noise: How the noise compares with the plan; None where users took part.
+      folder: Where figures and picture are.
+    """
+
+    findings: list[findings.Finding]
+    noise: noise_check.NoiseCheck | None
+    folder: pathlib.Path
+
+    @property
+    def refutes_claim(self) -> bool:
+        """Whether any threat model shows more than was claimed."""
+        return any(found.refutes_claim for found in self.findings)
+
+
+def threat_models(
+    averager: averaging.Averager, window: int
+) -> tuple[threats.Threat, ...]:
+    """Returns what attackers see: all iterates first, then less and less."""
+    return (
+        threats.all_iterates(),
+        threats.final_model(averager),
+        threats.recycled_model(averaging.uta(window)),
+        threats.last_models(window),
+    )
+
+
+def run(
+    subject: Subject,
+    config: AuditConfig,
+    folder: str | os.PathLike,
+    after_round: Callable[[int, Any], None] = lambda round_number, metrics: None,
+) -> Outcome:
+    """Audits a run and writes what is found into its folder.
+
+    The canaries come on top of the cohorts. For this the audited plan's cohorts are
+    larger and the server's learning rate is larger in proportion, so that every update
+    and the noise move the model as far as they did.
+
+    Args:
+      subject: The run.
+      config: How to audit it.
+      folder: The run's folder.
+      after_round: Hears of every round.
+
+    Raises:
+      ValueError: The plan adds no noise, or the model is too small for the canaries.
+      FileNotFoundError: The folder has no privacy report.
+
+    Example:
+      >>> outcome = run(subject, AuditConfig(canaries=2000), 'runs/uta')
+      >>> outcome.findings[0].summary()
+    """
+    from tff_agg.audit import clients, rounds
+
+    plan = subject.plan
+    if plan.noise_multiplier == 0:
+        raise ValueError("the run adds no noise: it claims nothing to be audited")
+    if not (pathlib.Path(folder) / "privacy_report.json").is_file():
+        raise FileNotFoundError(
+            f"{folder} has no privacy_report.json to add the audit to: is it a run?"
+        )
+    places = exposure.strongest_rounds(plan, config.canaries)
+    with subject.running():
+        taking = canaries.make_canaries(
+            clients.tensor_sizes(subject.trainer),
+            places,
+            probes=max(64, 3 * plan.rounds),
+            seed=0,
+            coins=config.insecure_seed,
+        )
+        most = max(len(taking.of_round(t)) for t in range(plan.rounds))
+        larger = dataclasses.replace(plan, cohort_size=plan.cohort_size + most)
+        rate = subject.learning_rate * larger.cohort_size / plan.cohort_size
+        process = subject.build(clients.with_canaries(subject.trainer), larger, rate)
+        seed = None if config.insecure_seed is None else (config.insecure_seed, 0)
+        evidence = rounds.run_with_canaries(
+            process,
+            larger,
+            subject.trainer,
+            taking,
+            subject.users_of_round if config.users else lambda round_number: (),
+            state=subject.start(process, seed),
+            after_round=after_round,
+        )
+    server = dataclasses.replace(subject.server, scale=rate / larger.cohort_size)
+    seen = threat_models(server.averager, min(config.window, plan.rounds))
+    found = [
+        findings.audit(
+            plan,
+            server,
+            taking,
+            evidence,
+            threat,
+            confidence=config.confidence,
+            among=len(seen),
+        )
+        for threat in seen
+    ]
+    noise = None
+    if not config.users:
+        noise = noise_check.check_noise(plan, server, evidence)
+    outcome = Outcome(found, noise, pathlib.Path(folder) / "audit")
+    _write(outcome, config, pathlib.Path(folder))
+    return outcome
+
+
+def _write(outcome: Outcome, config: AuditConfig, folder: pathlib.Path) -> None:
+    """Writes figures, picture and the report's section."""
+    outcome.folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "audit": dataclasses.asdict(config),
+        "findings": [found.to_json() for found in outcome.findings],
+        "noise": None if outcome.noise is None else outcome.noise._asdict(),
+        "paragraph": _paragraph(config),
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    files.write_text(outcome.folder / "audit.json", text + "\n", mode=0o600)
+    audit_figure.score_distributions(outcome.folder / "scores.png", outcome.findings)
+    privacy.add_audit(folder, content)
+
+
+def _paragraph(config: AuditConfig) -> str:
+    """Says what the figures rest on."""
+    confidence = f"{100 * config.confidence:g} %"
+    beside = (
+        "beside the run's users. Releasing the audit's own models would be another "
+        "release on these users, at the cost of another run"
+        if config.users
+        else "without other users"
+    )
+    return (
+        f"The run was repeated with another noise seed and with {config.canaries} "
+        f"canaries, of whom about half took part, {beside}. The estimates fit normal "
+        f"distributions to the canaries' scores. The lower bounds hold together with "
+        f"{confidence} confidence and need no normality of the scores; they rest on "
+        "the canaries' directions being orthogonal and the planned noise independent "
+        "over coordinates."
+    )

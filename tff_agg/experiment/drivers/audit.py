@@ -1,0 +1,147 @@
+"""Does a run leak more than it claims? Trains it again with canaries and attacks it.
+
+Prints, for each threat model, the claimed ε, an estimate with its confidence interval
+and a lower bound; writes them with a picture to the run's folder and its privacy
+report. The exit status is 1 if a lower bound is above the claim.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from typing import Any
+
+from absl import flags
+
+from tff_agg.experiment import canary_audit, flag_fields, runs
+from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
+from tff_agg.experiment.drivers import evaluate
+from tff_agg.experiment.task import Task
+
+
+def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
+    """Returns a run as the audit wants it.
+
+    What it starts is ended when `stack` is closed.
+    """
+    from tff_agg.audit import threats
+    from tff_agg.experiment import cohorts, process_cache
+    from tff_agg.learning import client_work
+    from tff_agg.learning import process as processes
+
+    # The audit's noise is its own: a round may not come twice with the same. Canaries
+    # are clients of their own, so that users train one by one.
+    config = dataclasses.replace(run.config, insecure_noise_seed=None, group_users=1)
+    task = type(run.task)(config)
+    read = cohorts.reader(task, cohorts.build_sampler(task))
+    cache = stack.enter_context(contextlib.closing(process_cache.ProcessCache()))
+    trainer: Any = task.model()
+    if not isinstance(trainer, client_work.LocalTrainer):
+        trainer = client_work.trainer_from_model(
+            trainer, config.client_learning_rate, config.local_epochs
+        )
+
+    def build(trainer: Any, plan: Any, learning_rate: float) -> Any:
+        return processes.build_dp_ftrl_process(
+            trainer,
+            plan=plan,
+            averager=config.build_averager(),
+            server_learning_rate=learning_rate,
+            server_momentum=config.server_momentum,
+            nesterov=config.nesterov,
+            step_from=config.step_from,
+            on_non_finite=config.on_non_finite,
+        )
+
+    def start(process: Any, seed: tuple[int, int] | None) -> Any:
+        state = process_cache.first_state(process, task)
+        return state if seed is None else processes.with_noise_seed(state, seed)
+
+    return Subject(
+        plan=config.build_plan(task.releases()),
+        learning_rate=config.server_learning_rate,
+        server=threats.ServerStep(
+            scale=1.0,
+            momentum=config.server_momentum,
+            nesterov=config.nesterov,
+            averager=config.build_averager(),
+            step_from=config.step_from,
+        ),
+        trainer=trainer,
+        build=build,
+        start=start,
+        users_of_round=lambda t: read(t).data,
+        running=lambda: cache.running(config),
+    )
+
+
+def table(outcome: Outcome) -> str:
+    """Lays the figures out, a line for each threat model."""
+    from tff_agg.experiment import terminal
+
+    rows = [
+        [
+            found.threat,
+            f"{found.claimed:.3f}",
+            f"{found.estimate:.3f}",
+            f"{found.interval[0]:.3f} to {found.interval[1]:.3f}",
+            f"{found.lower_bound:.3f}",
+            f"{found.correct} of {found.canaries}",
+        ]
+        for found in outcome.findings
+    ]
+    head = ("released", "claimed ε", "estimate", "interval", "lower bound", "guessed")
+    return terminal.table(head, rows)
+
+
+def audit_run(run: runs.Run, config: AuditConfig) -> int:
+    """Audits a run, prints what is found and returns the exit status."""
+    import tqdm
+
+    with contextlib.ExitStack() as stack:
+        subject = subject_of(run, stack)
+        bar = stack.enter_context(
+            tqdm.tqdm(
+                total=subject.plan.rounds, desc="audit", unit="round", mininterval=0.5
+            )
+        )
+        outcome = canary_audit.run(
+            subject, config, run.folder, lambda t, metrics: bar.update(1)
+        )
+    print(table(outcome))
+    if outcome.noise is not None:
+        print(
+            f"noise: {outcome.noise.variance:.4f} of the planned variance, "
+            f"correlation {outcome.noise.correlation:.4f} between rounds, p value "
+            f"{outcome.noise.p_value:.3g}"
+        )
+    print(f"Everything is in {outcome.folder}")
+    worst = max(outcome.findings, key=lambda found: found.lower_bound)
+    print((worst if outcome.refutes_claim else outcome.findings[0]).summary())
+    return 1 if outcome.refutes_claim else 0
+
+
+def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this driver."""
+    define = functools.partial(flag_fields.define_one, flag_values)
+    define("string", "run", None, "the run's folder")
+    if task_class.data_field is not None:
+        text = "where the data are, if they were moved"
+        define("string", task_class.data_field, None, text)
+    defaults = AuditConfig()
+    define("integer", "canaries", defaults.canaries, "how many canaries")
+    define("bool", "users", defaults.users, "train on the run's users as well")
+    define("integer", "window", defaults.window, "checkpoints of UTA and OPA")
+    text = "how often a sound run is not accused"
+    define("float", "confidence", defaults.confidence, text)
+    text = "known coins and a known noise seed, for tests"
+    define("integer", "insecure_seed", None, text)
+
+
+def main(task_class: type[Task], values: flags.FlagValues) -> int:
+    """Audits the run that the flags name."""
+    if not values.run:
+        raise ValueError("--run must name the run's folder; it is empty")
+    names = [field.name for field in dataclasses.fields(AuditConfig)]
+    config = AuditConfig(**{name: values[name].value for name in names})
+    data = evaluate.data_from_flags(task_class, values)
+    return audit_run(runs.Run.open(task_class, values.run, data), config)
