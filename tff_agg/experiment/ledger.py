@@ -94,7 +94,7 @@ class Ledger:
             {"kind": "identity", "identity": dict(identity)},
             {"kind": "segment", "from": 0, "surroundings": dict(surroundings)},
         ]
-        with blobs.storing("begin the ledger", self.path.parent):
+        with blobs.storing("begin the ledger", self.path):
             blobs.make_folder(self.path.parent)
             blobs.write_file(self.path, b"".join(_line(entry) for entry in entries))
         return self.open()
