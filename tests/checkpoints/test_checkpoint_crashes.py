@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tff_agg import checkpoints
-from tff_agg.checkpoints import CheckpointStore, RunLock, blobs
+from tff_agg.checkpoints import CheckpointStore, RunLock
 
 _LOOP = textwrap.dedent(
     """
@@ -85,7 +85,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_latest_checkpoint(tmp_path):
     assert skipped == []
     store = CheckpointStore(tmp_path, keep_last={"state": 2}, keep_every={"x": 5})
     store.save(latest + 1, {"x": expected(latest + 1), "state": 0})
-    assert not [p for p in files(tmp_path) if ".tmp-" in p.name]
+    assert not [p for p in files(tmp_path) if p.name.endswith(".new")]
 
 
 class Killed(BaseException):
@@ -246,24 +246,10 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
     np.testing.assert_array_equal(CheckpointStore(tmp_path).load(0, "x"), expected(0))
 
 
-def test_write_file_replaces_as_a_whole(tmp_path, monkeypatch):
-    path = tmp_path / "f"
-    blobs.write_file(path, b"old")
-
-    def fail(*_):
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="broken"):
-        blobs.write_file(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["f"]
-
-
 _HOLD = """
 import sys, time
 from tff_agg.checkpoints import RunLock
-RunLock(sys.argv[1]).acquire()
+lock = RunLock(sys.argv[1]).acquire()
 print('locked', flush=True)
 time.sleep(60)
 """
@@ -293,3 +279,27 @@ def test_a_second_process_is_refused_by_pid_until_the_first_ends(tmp_path):
         RunLock(tmp_path / "run").acquire()
     with RunLock(tmp_path / "run"):
         pass
+
+
+def test_a_child_does_not_inherit_the_lock(tmp_path):
+    with RunLock(tmp_path / "run"):
+        child = os.fork()
+        if not child:
+            signal.pause()  # as a worker that outlives the run would
+    try:
+        with RunLock(tmp_path / "run"):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_what_killed_writers_left_is_removed(tmp_path):
+    CheckpointStore(tmp_path).save(0, {"x": expected(0)})
+    before = files(tmp_path)
+    for name in ("blobs/.tmp-17-0", "blobs/.ab.cd.new", "manifests/000000001.json.new"):
+        (tmp_path / name).write_bytes(b"half")
+    store = CheckpointStore(tmp_path)
+    assert store.rounds() == [0]
+    store.collect_garbage()
+    assert files(tmp_path) == before

@@ -261,7 +261,7 @@ def test_an_unfinished_preparation_of_something_else_is_not_mixed_in(
 def test_two_preparations_of_one_store_are_refused(tmp_path):
     with (
         data._locked(os.fspath(tmp_path / "store.partial")),
-        pytest.raises(ValueError, match="another process"),
+        pytest.raises(ValueError, match=f"in use by pid {os.getpid()} "),
     ):
         prepare_store(SOURCE, tmp_path / "store")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tff_agg import files
 from tff_agg.checkpoints import blobs
 
 _FORMAT = 1
@@ -145,7 +146,7 @@ def write_manifest(path: pathlib.Path, manifest: dict[str, Any]) -> None:
     """Writes a manifest with its checksum, as a whole or not at all."""
     body = _canonical({"format": _FORMAT, **manifest})
     content = f'{{"checksum":"{blobs.digest_of(body.encode())}","manifest":{body}}}\n'
-    blobs.write_file(path, content.encode())
+    files.write_text(path, content, mode=0o600)
 
 
 def read_manifest(path: pathlib.Path) -> dict[str, Any]:

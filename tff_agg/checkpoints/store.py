@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_agg import files
 from tff_agg.checkpoints import blobs, manifests, retention
 from tff_agg.checkpoints.blobs import CorruptCheckpointError, StoreError
 
@@ -300,8 +301,8 @@ class CheckpointStore:
         blobs.make_folder(self.folder)
         for folder in (self._manifests, self._blobs.folder):
             blobs.make_folder(folder)
-            blobs.remove_temporaries(folder)
-        blobs.sync_folder(self.folder)
+            files.remove_temporaries(folder)
+        files.sync_folder(self.folder)
         written = {}
         for number in manifests.manifest_rounds(self._manifests):
             try:
@@ -319,7 +320,7 @@ class CheckpointStore:
 
     def _write(self, number: int, items: Mapping[str, Any], metadata: dict) -> None:
         """Writes new arrays, then the manifest; tidies up if it fails."""
-        temporaries: list[pathlib.Path] = []
+        temporaries: list[str] = []
         new: dict[str, Any] = {}
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             digests = _digest_all(items, pool)
@@ -351,7 +352,7 @@ class CheckpointStore:
                 temporaries += [temporary for temporary, _ in staged]
                 for future in futures:
                     future.result()
-                self._blobs.publish(staged)
+                files.publish(staged)
                 self._put(number, manifest)
             except BaseException:
                 for temporary in temporaries:
@@ -374,7 +375,7 @@ class CheckpointStore:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             # The manifest must be gone for good before what it names goes.
-            blobs.sync_folder(self._manifests)
+            files.sync_folder(self._manifests)
         written = self._writer_view()
         old = _union(written.pop(number, {}))
         if manifest["items"]:

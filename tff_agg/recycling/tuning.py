@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tff_agg import files
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling.metrics import ACCURACY, Metric
 
@@ -158,7 +159,7 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(entry) + "\n" for entry in self._lines)
         with blobs.storing("record a trial", self.path.parent):
-            blobs.write_file(self.path, text.encode())
+            files.write_text(self.path, text, mode=0o600)
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Returns the lines of a kind: 'trial', 'failed' or 'test'."""
