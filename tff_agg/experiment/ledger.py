@@ -94,7 +94,7 @@ class Ledger:
             {"kind": "identity", "identity": dict(identity)},
             {"kind": "segment", "from": 0, "surroundings": dict(surroundings)},
         ]
-        with blobs.storing("begin the ledger", self.path.parent):
+        with blobs.storing("begin the ledger", self.path):
             blobs.make_folder(self.path.parent)
             files.write_bytes(self.path, *map(_line, entries), mode=0o600)
         return self.open()
