@@ -6,6 +6,7 @@ final ones of N runs, or the last N checkpoints of a single run. Prints both for
 N with their ratio, and writes widths.csv and widths.png.
 """
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -17,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from tff_agg import files
-from tff_agg.experiment import flag_fields, run_folder, runs
+from tff_agg.experiment import flag_fields, progress, run_folder, runs
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import uncertainty
@@ -248,9 +249,9 @@ def config_from_flags(
 
 def main(task_class: type[Task], values: flags.FlagValues) -> int:
     """Compares what the flags describe."""
-    from tff_agg.experiment import terminal
-
     config = config_from_flags(task_class, values)
-    print(table(run(task_class, config, terminal.ProgressBars())))
+    with contextlib.closing(progress.StageBar()) as bar:
+        found = run(task_class, config, bar)
+    print(table(found))
     print(f"Everything is in {config.out}")
     return 0
