@@ -5,6 +5,12 @@ share one file, and every read is checked against the name. On disk the bytes ma
 compressed: they are split into planes (all first bytes of the items, all second bytes,
 ...) and each plane is compressed only where that pays. The exponents of floating-point
 weights repeat and shrink well; their mantissas are noise and are copied as they are.
+
+Why planes: the next-word model has 4,050,748 weights in single precision, new in every
+round. Its file of 16.20 MB shrinks to 13.64 MB, by 16 %: about 10 GB in a run of 2,000
+rounds that keeps iterates and aggregates. It takes 0.03 s more processor time per save
+and 0.06 s per read, where a round takes 2.7 s. Writing without planes would need half
+as much code here, but the code that reads them would have to stay.
 """
 
 import contextlib
@@ -66,10 +72,10 @@ def digest_of(content) -> str:
     return hashlib.blake2b(content, digest_size=32).hexdigest()
 
 
-def encode(array: np.ndarray, compress: bool) -> list:
+def encode(array: np.ndarray) -> list:
     """Returns the parts of the file that holds a C-ordered array's bytes."""
     plain = array.reshape(-1).view(np.uint8)
-    if compress and plain.nbytes >= _LEAST_BYTES:
+    if plain.nbytes >= _LEAST_BYTES:
         planes = _shuffle(plain, array.dtype.itemsize)
         codecs = _choose_codecs(planes)
         if codecs is not None:
@@ -161,9 +167,8 @@ class BlobFolder:
       40000
     """
 
-    def __init__(self, folder: pathlib.Path, compress: bool = True):
+    def __init__(self, folder: pathlib.Path):
         self.folder = folder
-        self._compress = compress
 
     def path(self, digest: str) -> pathlib.Path:
         """Returns where the blob of that digest is or would be."""
@@ -172,7 +177,7 @@ class BlobFolder:
     def stage(self, array: np.ndarray, digest: str) -> tuple[str, pathlib.Path]:
         """Writes an array to a temporary file, not yet durable."""
         path = self.path(digest)
-        parts = encode(array, self._compress)
+        parts = encode(array)
         return files.stage(path, *parts, mode=0o600, many_writers=True), path
 
     def read(self, digest: str) -> np.ndarray:

@@ -37,11 +37,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([line(cells[0]), rule, *(line(row) for row in cells[1:])])
 
 
-def percent(share: float, digits: int = 2) -> str:
-    """Writes a share as a percentage."""
-    return f"{100 * share:.{digits}f}"
-
-
 def plan_table(plan: privacy.Plan) -> str:
     """Lays the privacy plan out, both readings of the noise multiplier with it."""
     kind = "exact" if plan.sensitivity.exact else "upper bound"

@@ -34,22 +34,10 @@ _log = logging.getLogger(__name__)
 TRAINING_BETAS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 0.999, 0.9999)
 INFERENCE_BETAS = (0.85, 0.9, 0.95, 0.99, 0.999, 0.9999)
 KS = (2, 3, 5, *range(10, 201, 10))
-PCVR_KS = (3, 5)
 STACKOVERFLOW_STARTS = (0,)
-CIFAR100_STARTS = (50, 100, 150, 200, 250)
 
 # So often a trial must have failed before the search may end without it.
 ATTEMPTS = 2
-
-
-def cifar10_starts(steps: int) -> tuple[int, ...]:
-    """Returns 100, 200, … up to the largest multiple of 100 below `steps`.
-
-    Example:
-      >>> cifar10_starts(568)
-      (100, 200, 300, 400, 500)
-    """
-    return tuple(range(100, steps, 100))
 
 
 class Candidate(NamedTuple):
