@@ -210,6 +210,6 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         config = task_class.with_data(config, values)
         ready = True
         # Closed before an error is reported, which would stand above it otherwise.
-        with contextlib.closing(terminal.ProgressBar(task_class.metrics)) as bar:
+        with contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar:
             run(task_class(config), values.out, bar)
     return 0
