@@ -25,7 +25,7 @@ def run(task_class: type[Task], driver: str) -> None:
     Args:
       task_class: The task.
       driver: A module of `tff_agg.experiment.drivers`: 'train', 'evaluate', 'tune',
-        'uncertainty'.
+        'uncertainty', 'export'.
     """
     module = importlib.import_module(f"tff_agg.experiment.drivers.{driver}")
     run_main(
@@ -36,7 +36,9 @@ def run(task_class: type[Task], driver: str) -> None:
 
 def run_main(
     define: Callable[[flags.FlagValues], None],
-    main: Callable[[flags.FlagValues], int],
+    main: Callable[..., int],
+    *,
+    takes_arguments: bool = False,
 ) -> None:
     """Runs a binary: its flags, then TensorFlow, then `main`.
 
@@ -49,21 +51,24 @@ def run_main(
     Args:
       define: Defines the flags.
       main: Does the work and returns the exit status.
+      takes_arguments: Whether `main` also receives what stands on the command line
+        besides the flags; otherwise that is refused.
     """
     interruption.install()
     with interruption.plain_ending(lambda: "Run the same command again."):
-        sys.exit(_run(define, main))
+        sys.exit(_run(define, main, takes_arguments))
 
 
 def _run(
     define: Callable[[flags.FlagValues], None],
-    main: Callable[[flags.FlagValues], int],
+    main: Callable[..., int],
+    takes_arguments: bool,
 ) -> int:
     define(flags.FLAGS)
     _show_in_help(flags.FLAGS)
     app.define_help_flags()
     rest = app.parse_flags_with_usage(sys.argv)[1:]
-    if rest:
+    if rest and not takes_arguments:
         app.usage(shorthelp=True, detailed_error=f"unexpected arguments: {rest}")
         return 2
     from tff_agg import runtime
@@ -71,7 +76,7 @@ def _run(
 
     with terminal.plain_errors():
         runtime.set_up_tensorflow()
-        return main(flags.FLAGS)
+        return main(flags.FLAGS, rest) if takes_arguments else main(flags.FLAGS)
 
 
 def _show_in_help(values: flags.FlagValues) -> None:
