@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import numpy as np
 from absl import flags
 
 from pds import groups
-from stackoverflow.data import prepared
+from stackoverflow.data import prepared, vocabulary
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
 from tff_agg import privacy
@@ -175,6 +176,23 @@ class StackOverflow(task.Task):
         """Returns the weights of round 0."""
         weights = next_word.initial_weights(self.sizes, self.config.seed)
         return self.named([np.asarray(w) for w in weights])
+
+    def to_keras(self, weights: task.Weights) -> Any:
+        """Returns the model in stock layers: rows of ids in, logits out."""
+        model = next_word.keras_model(self.sizes)
+        model.set_weights(list(self.named(weights).values()))
+        return model
+
+    def export_texts(self) -> Mapping[str, str]:
+        """The words, in the order of their ids from 1."""
+        words = list(self.data.vocabulary.words)
+        return {vocabulary.FILE_NAME: json.dumps(words, ensure_ascii=False, indent=0)}
+
+    def export_facts(self) -> Mapping[str, Any]:
+        """The ids that are no words, and the longest sentence of training."""
+        sizes = self.sizes
+        ids = {"padding": 0, "begin": sizes.bos, "end": sizes.eos, "unknown": sizes.oov}
+        return {"special_ids": ids, "max_tokens": sizes.max_tokens}
 
     def sample(self, split: str, examples: int, seed: int) -> task.Sample:
         """Draws sentences, questions and answers in their shares."""

@@ -16,6 +16,8 @@ import numpy as np
 from tff_agg.privacy.selection import KeySelection
 
 PAD = 0
+# What the list of words is called in the folder of an exported model.
+FILE_NAME = "vocabulary.json"
 T = TypeVar("T", int, float)
 
 

@@ -25,18 +25,23 @@ def run(task_class: type[Task], driver: str) -> None:
     Args:
       task_class: The task.
       driver: A module of `tff_agg.experiment.drivers`: 'train', 'evaluate', 'tune',
-        'uncertainty'.
+        'uncertainty', 'export', 'runs'.
     """
     module = importlib.import_module(f"tff_agg.experiment.drivers.{driver}")
     run_main(
         lambda values: module.define_flags(task_class, values),
-        lambda values: module.main(task_class, values),
+        lambda *given: module.main(task_class, *given),
+        takes_arguments=getattr(module, "TAKES_ARGUMENTS", False),
+        needs_tensorflow=getattr(module, "NEEDS_TENSORFLOW", True),
     )
 
 
 def run_main(
     define: Callable[[flags.FlagValues], None],
-    main: Callable[[flags.FlagValues], int],
+    main: Callable[..., int],
+    *,
+    takes_arguments: bool = False,
+    needs_tensorflow: bool = True,
 ) -> None:
     """Runs a binary: its flags, then TensorFlow, then `main`.
 
@@ -49,29 +54,36 @@ def run_main(
     Args:
       define: Defines the flags.
       main: Does the work and returns the exit status.
+      takes_arguments: Whether `main` also receives what stands on the command line
+        besides the flags; otherwise that is refused.
+      needs_tensorflow: Whether TensorFlow is set up before `main`.
     """
     interruption.install()
     with interruption.plain_ending(lambda: "Run the same command again."):
-        sys.exit(_run(define, main))
+        sys.exit(_run(define, main, takes_arguments, needs_tensorflow))
 
 
 def _run(
     define: Callable[[flags.FlagValues], None],
-    main: Callable[[flags.FlagValues], int],
+    main: Callable[..., int],
+    takes_arguments: bool,
+    needs_tensorflow: bool,
 ) -> int:
     define(flags.FLAGS)
     _show_in_help(flags.FLAGS)
     app.define_help_flags()
     rest = app.parse_flags_with_usage(sys.argv)[1:]
-    if rest:
+    if rest and not takes_arguments:
         app.usage(shorthelp=True, detailed_error=f"unexpected arguments: {rest}")
         return 2
-    from tff_agg import runtime
     from tff_agg.experiment import terminal
 
     with terminal.plain_errors():
-        runtime.set_up_tensorflow()
-        return main(flags.FLAGS)
+        if needs_tensorflow:
+            from tff_agg import runtime
+
+            runtime.set_up_tensorflow()
+        return main(flags.FLAGS, rest) if takes_arguments else main(flags.FLAGS)
 
 
 def _show_in_help(values: flags.FlagValues) -> None:

@@ -112,12 +112,16 @@ class TrainConfig(privacy.PrivacyRecipe):
         10_000, "examples of the test sample; 0: leave the test data alone",
         in_process=False,
     )  # fmt: skip
-    keep_last: int | None = described(
-        None, "newest checkpoints to keep; not given: all", at_least=1,
+    keep_last: int = described(
+        200,
+        "newest checkpoints to keep: UTA, OPA, OMV and error bars use no more; 0: all",
         in_process=False,
-    )  # fmt: skip
-    keep_every: int | None = described(
-        None, "with keep_last: keep every n-th as well", at_least=1, in_process=False
+    )
+    keep_every: int = described(
+        10,
+        "keep every n-th of the older ones, too: EMA and PDA fold over what is kept; "
+        "0: none of them",
+        in_process=False,
     )
     # Runtime.
     runtime: str = described("local", "what runs the rounds", ("local", "worker"))
@@ -177,10 +181,13 @@ class TrainConfig(privacy.PrivacyRecipe):
         """Reads a configuration back, also one that an earlier version wrote.
 
         Args:
-          saved: As in a run's config.json; absent fields have their defaults, which
-            are what a run without the field did.
+          saved: As in a run's config.json; absent fields have the value that says
+            what a run without the field did, which is mostly their default.
         """
         values = {cls.renamed.get(name, name): value for name, value in saved.items()}
+        for name, before in _BEFORE.items():
+            if values.get(name) is None:
+                values[name] = before
         known = {field.name for field in dataclasses.fields(cls)}
         if unknown := values.keys() - known - set(_NOT_FIELDS):
             raise ValueError(
@@ -201,6 +208,9 @@ class TrainConfig(privacy.PrivacyRecipe):
 
 # What stands in config.json besides, and what earlier versions had.
 _NOT_FIELDS = ("data_fingerprint", "store_fingerprint", "state_every")
+
+# What runs did that were begun before the field, or its default, was what it is.
+_BEFORE = {"keep_last": 0, "keep_every": 0}
 
 _BUILD_AVERAGER = {
     "last": lambda c: averaging.last(),

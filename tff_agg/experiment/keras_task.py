@@ -122,6 +122,14 @@ class KerasTask(Task):
         """Returns the weights that the model was built with."""
         return self.named([w.numpy() for w in self._built.trainable_weights])
 
+    def to_keras(self, weights: Weights) -> Any:
+        """Returns the model with these weights."""
+        model = self.keras_model(self.config.seed)
+        values = self.named(weights).values()
+        for variable, value in zip(model.trainable_weights, values, strict=True):
+            variable.assign(value)
+        return model
+
     def sample(self, split: str, examples: int, seed: int) -> Sample:
         """Draws examples of all groups in their shares."""
         groups = self.evaluation_examples(split)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pds import sampler
 from tff_agg import privacy
-from tff_agg.experiment import event_files, loop, tables
+from tff_agg.experiment import event_files, loop, needs, tables
 from tff_agg.experiment.task import Scores, Task, Weights
 
 WEIGHTS = ("iterate", "aggregate")
@@ -38,6 +38,9 @@ class Observer:
 
     def on_plan(self, plan: privacy.Plan, cohorts: sampler.Sampler) -> None:
         """Receives the privacy plan before anything is computed."""
+
+    def on_disk(self, disk: needs.Disk) -> None:
+        """Receives what the run will take on the disk."""
 
     def on_start(self, done: int, rounds: int) -> None:
         """Receives how many rounds earlier processes have done."""

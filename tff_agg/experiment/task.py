@@ -200,6 +200,20 @@ class Task(abc.ABC):
         """Returns how combined outputs are judged: by default by right labels."""
         return accuracy_judge(self.metric.name)
 
+    # Models to hand on.
+
+    def to_keras(self, weights: Weights) -> Any:
+        """Returns a Keras model with these weights; imports TensorFlow."""
+        raise ValueError(f"the task {self.package!r} has no model in Keras' form")
+
+    def export_texts(self) -> Mapping[str, str]:
+        """Returns what a user of an exported model needs, as files by name."""
+        return {}
+
+    def export_facts(self) -> Mapping[str, Any]:
+        """Returns what a user of an exported model has to know, as JSON values."""
+        return {}
+
     # Flags.
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,10 @@ from tff_agg.experiment import progress
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.run_folder import ConfigChangedError
 from tff_agg.recycling.metrics import Metric
+
+# What fits on the terminals of most.
+WIDTH = 100
+_LEAST = 10
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -37,6 +42,34 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([line(cells[0]), rule, *(line(row) for row in cells[1:])])
 
 
+def wrapped_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH
+) -> str:
+    """Lays rows out in columns; long texts in the last one take several lines.
+
+    Example:
+      >>> rows = [['who', 'one or two of many']]
+      >>> print(wrapped_table(['plan', ''], rows, width=16))
+      plan
+      ----  ----------
+      who   one or two
+            of many
+    """
+    *names, _ = zip(header, *rows, strict=True)
+    used = sum(2 + max(map(len, column)) for column in names)
+    lines = []
+    for *before, text in rows:
+        parts = textwrap.wrap(
+            text,
+            max(width - used, _LEAST),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        first, *more = parts or [""]
+        lines += [[*before, first], *([*[""] * len(before), part] for part in more)]
+    return table(header, lines)
+
+
 def plan_table(plan: privacy.Plan) -> str:
     """Lays the privacy plan out, both readings of the noise multiplier with it."""
     kind = "exact" if plan.sensitivity.exact else "upper bound"
@@ -62,7 +95,7 @@ def plan_table(plan: privacy.Plan) -> str:
         rows.append(
             ["if read per tree node", f"ρ would be {plan.rho_if_read_as_per_node:.4g}"]
         )
-    return table(["privacy plan", ""], rows)
+    return wrapped_table(["privacy plan", ""], rows)
 
 
 class TrainingBar(Observer):
@@ -80,11 +113,21 @@ class TrainingBar(Observer):
         """Prints the guarantee before the first round."""
         if self._show_plan:
             print(plan_table(plan), flush=True)
-            print(f"Clients: {cohorts.describe()}.", flush=True)
+            text = f"Clients: {cohorts.describe()}."
+            print(textwrap.fill(text, WIDTH, subsequent_indent="  "), flush=True)
+
+    def on_disk(self, disk) -> None:
+        """Prints what the run will take, and warns where there is too little."""
+        if self._show_plan:
+            print(f"Disk: {disk.describe()}.", flush=True)
+        if disk.total > disk.free:
+            print("Warning: the disk may fill before the run ends.", flush=True)
 
     def on_start(self, done: int, rounds: int) -> None:
         """Opens the bar where the run stands."""
-        if done:
+        if done == rounds:
+            print(f"All {rounds} rounds are done.", flush=True)
+        elif done:
             print(f"Going on after round {done}.", flush=True)
         label = self._label or "training"
         self._bar = progress.open_bar(label, rounds, initial=done, unit="round")

@@ -31,6 +31,7 @@ from tff_agg.experiment import (
     interruption,
     ledger,
     loop,
+    needs,
     recording,
     resume,
     run_folder,
@@ -79,15 +80,12 @@ def run(
     members = cohorts.build_sampler(task)
     plan = config.build_plan(task.releases())
     plan.check_sampler(members)
-    if text := privacy.delta_warning(config.delta, len(task.users())):
-        _log.warning("%s", text)
+    _warn_about_delta(task)
     recorder = recording.Recorder(task, folder, plan, observer)
     history = run_folder.check(folder, task)
     observer.on_plan(plan, members)
     store = checkpoints.CheckpointStore(
-        folder / "checkpoints",
-        keep_last=_per_weights(config.keep_last),
-        keep_every=_per_weights(config.keep_every),
+        folder / "checkpoints", **_retention(config.keep_last, config.keep_every)
     )
     # Told to its end, and no earlier state left that holds the secret seed.
     finished = (
@@ -107,6 +105,7 @@ def run(
         stack.enter_context(cache.running(config))
         # Refuses what is wrong with optimisers and averager.
         process = cache.process(task, plan)
+        observer.on_disk(needs.disk(task, process, folder))
         stack.enter_context(checkpoints.RunLock(folder))
         who = run_identity(task, members)
         book = ledger.Ledger(folder)
@@ -123,6 +122,11 @@ def run(
             raise
         report(rounds_done=_rounds_done(book))
         return outcome
+
+
+def _warn_about_delta(task: Task) -> None:
+    if text := privacy.delta_warning(task.config.delta, len(task.users())):
+        _log.warning("%s", text)
 
 
 def _rounds_done(book: ledger.Ledger) -> int:
@@ -175,13 +179,34 @@ def run_identity(task: Task, members: sampler.Sampler) -> identity.Identity:
     )
 
 
-def _per_weights(value: int | None) -> dict[str, int]:
-    return {} if value is None else dict.fromkeys(WEIGHTS, value)
+def _retention(last: int, every: int) -> dict[str, dict[str, int]]:
+    """Returns what the store is to keep of the weights; nothing said means all."""
+    if not last:
+        return {}
+    both = {"keep_last": last, "keep_every": every}
+    return {k: dict.fromkeys(WEIGHTS, number) for k, number in both.items() if number}
+
+
+def _dry_run(task: Task, out: str) -> int:
+    """Shows what a run would be."""
+    from tff_agg.experiment import dry_run, terminal
+
+    _warn_about_delta(task)
+    found = dry_run.estimate(
+        task, out, on_plan=lambda plan: print(terminal.plan_table(plan), flush=True)
+    )
+    print(terminal.wrapped_table(["dry run", ""], found.lines()))
+    if found.disk.total > found.disk.free:
+        print(f"The disk of {out} has too little room.")
+        return 1
+    return 0
 
 
 def define_flags(task_class: type[Task], values: flags.FlagValues) -> None:
     """Defines the flags of this driver: one for each field of the configuration."""
     flag_fields.define_one(values, "string", "out", None, "the run's folder")
+    text = "show plan, users, disk and time, and write nothing to --out"
+    flag_fields.define_one(values, "bool", "dry_run", False, text)
     flag_fields.define(task_class.Config, values)
     task_class.define_data_flags(values)
 
@@ -208,6 +233,8 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
 
     with interruption.plain_ending(how_to_go_on):
         config = task_class.with_data(config, values)
+        if values.dry_run:
+            return _dry_run(task_class(config), values.out)
         ready = True
         # Closed before an error is reported, which would stand above it otherwise.
         with contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar:

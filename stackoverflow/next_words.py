@@ -1,0 +1,93 @@
+"""The next words after a text, with error bars, from an exported model."""
+
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stackoverflow.data import vocabulary as vocabularies
+from tff_agg.experiment import exported
+
+END = "<end of sentence>"
+
+
+class NextWord(NamedTuple):
+    """A word that may come next.
+
+    Attributes:
+      word: The word, or `END`.
+      probability: By the exported model.
+      error: How far the 95 % interval of the mean probability over the stored
+        checkpoints reaches to either side.
+    """
+
+    word: str
+    probability: float
+    error: float
+
+
+class Guess(NamedTuple):
+    """What may follow a text.
+
+    Attributes:
+      words: The likeliest first.
+      other: The probability of a word that is not in the vocabulary, with its error.
+      unknown: Words of the text that are not in the vocabulary.
+    """
+
+    words: list[NextWord]
+    other: NextWord
+    unknown: list[str]
+
+
+class NextWords:
+    """Predicts with an exported model.
+
+    Example:
+      >>> NextWords('models/uta')('how do i', count=1).words[0].word
+      'use'
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        """Loads the model, its vocabulary and its checkpoints; imports TensorFlow."""
+        opened = exported.ExportedModel.open(folder)
+        self.facts = opened.facts
+        words = json.loads(opened.text(vocabularies.FILE_NAME))
+        self.vocabulary = vocabularies.Vocabulary(tuple(words))
+        self._model = opened.model()
+        self._weights = self._model.get_weights()
+        self._checkpoints = opened.checkpoints()
+
+    def __call__(self, text: str, count: int = 10) -> Guess:
+        """Returns the likeliest next words.
+
+        Args:
+          text: Words separated by spaces; in lower case, as the training data are.
+          count: How many words.
+        """
+        known = self.vocabulary
+        words = text.lower().split()
+        ids = known.encode(" ".join(words))
+        rows = np.array([[known.bos, *ids]], np.int32)
+        found = self._probabilities(self._weights, rows)
+        errors = exported.error_bars(
+            self._probabilities(weights, rows) for weights in self._checkpoints
+        )
+
+        def next_word(place: int, word: str) -> NextWord:
+            return NextWord(word, float(found[place]), float(errors[place]))
+
+        candidates = [*range(1, known.size + 1), known.eos]
+        best = sorted(candidates, key=lambda place: -found[place])[:count]
+        return Guess(
+            [next_word(i, END if i == known.eos else known.words[i - 1]) for i in best],
+            next_word(known.oov, "<another word>"),
+            [w for w, i in zip(words, ids, strict=True) if i == known.oov],
+        )
+
+    def _probabilities(self, weights: list[Any], rows: np.ndarray) -> np.ndarray:
+        self._model.set_weights(weights)
+        logits = self._model(rows, training=False).numpy()[0, -1].astype(np.float64)
+        mass = np.exp(logits - logits.max())
+        return mass / mass.sum()

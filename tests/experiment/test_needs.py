@@ -1,0 +1,135 @@
+"""What a run takes, before it begins: disk, time, users; what is kept by default."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tree
+
+from pds import sampler
+from tests.experiment import train_binary
+from tff_agg import checkpoints
+from tff_agg.experiment import dry_run, needs, process_cache, terminal
+from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.drivers import train
+
+FULL_MODEL = 16_202_992  # bytes of θ with 10,000 words
+
+
+def config_of(**changes):
+    return TrainConfig(**({"noise_multiplier": 1.0} | changes))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "last", "every"),
+    [(30, 7, 5), (30, 7, 0), (30, 0, 0), (30, 0, 5), (30, 100, 5), (3, 1, 1)],
+)
+def test_the_rounds_foreseen_are_those_that_the_store_keeps(
+    tmp_path, rounds, last, every
+):
+    config = config_of(rounds=rounds, keep_last=last, keep_every=every)
+    store = checkpoints.CheckpointStore(tmp_path, **train._retention(last, every))
+    for number in range(rounds + 1):
+        store.save(number, {"iterate": np.arange(3.0) + number})
+    assert needs.kept_rounds(config) == store.rounds("iterate")
+
+
+def test_the_defaults_keep_what_recycling_uses_in_a_fraction_of_the_room():
+    config = config_of(rounds=2000)
+    kept = needs.kept_rounds(config)
+    assert set(range(1801, 2001)) <= set(kept)  # UTA, OPA and OMV up to k = 200
+    assert set(range(0, 2001, 10)) <= set(kept)  # EMA and PDA reach back to the start
+    everything = needs.kept_rounds(dataclasses.replace(config, keep_last=0))
+    assert len(everything) == 2001 and len(kept) == 381
+    assert 2 * len(kept) * FULL_MODEL < 13e9 < 60e9 < 2 * 2001 * FULL_MODEL
+
+
+def test_short_runs_keep_everything():
+    assert needs.kept_rounds(config_of(rounds=199)) == list(range(200))
+
+
+@pytest.mark.parametrize("saved", [{}, {"keep_last": None, "keep_every": None}])
+def test_runs_of_before_the_defaults_keep_all_they_have(saved):
+    read = TrainConfig.from_json({"noise_multiplier": 1.0, **saved})
+    assert (read.keep_last, read.keep_every) == (0, 0)
+    assert len(needs.kept_rounds(read)) == read.rounds + 1
+
+
+def test_a_state_is_as_large_as_foreseen(make_task, cache, tmp_path):
+    task = make_task()
+    with cache.running(task.config):
+        process = cache.process(task, task.config.build_plan())
+        state = process_cache.first_state(process, task)
+    disk = needs.disk(task, process, tmp_path / "not" / "there")
+    actual = sum(np.asarray(leaf).nbytes for leaf in tree.flatten(state))
+    assert disk.state_bytes == actual
+    assert (disk.rounds, disk.models, disk.free > 0) == (7, 2, True)
+    assert disk.model_bytes == sum(w.nbytes for w in task.initial_weights().values())
+
+
+def listing(folder):
+    return sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
+
+
+def test_a_dry_run_measures_without_writing_or_the_runs_noise(
+    make_task, tmp_path, monkeypatch
+):
+    task, seconds = make_task(evaluate_every=4), itertools.count()
+    seeds, first_state = [], process_cache.first_state
+
+    def watched(process, task):
+        state = first_state(process, task)
+        seeds.append(task.config.insecure_noise_seed)
+        return state
+
+    monkeypatch.setattr(process_cache, "first_state", watched)
+    plans, before = [], listing(tmp_path)
+    found = dry_run.estimate(
+        task,
+        str(tmp_path / "run"),
+        clock=lambda: next(seconds),
+        on_plan=plans.append,
+    )
+    assert listing(tmp_path) == before
+    assert seeds == [None], "the run's own seed was used"
+    assert plans == [found.plan]
+    assert found.plan.noise_stddev == task.config.build_plan().noise_stddev > 0
+    assert (found.done, found.first_round, found.later_round) == (0, 1, 1)
+    # Rounds 4 and 6 validate θ and θ^AGG.
+    assert (found.validations, found.validation) == (2, 2)
+    assert found.seconds == 6 + 2 * 2
+    text = terminal.wrapped_table(["dry run", ""], found.lines())
+    assert "6 to do, 0 done" in text and "10 s: a round 1.00 s" in text
+    assert max(map(len, text.splitlines())) <= terminal.WIDTH
+
+
+def test_a_dry_run_shows_the_plan_and_then_that_users_are_too_few(make_task, tmp_path):
+    task, plans = make_task(rounds=500), []
+    with pytest.raises(sampler.ExhaustedError, match="users"):
+        dry_run.estimate(task, str(tmp_path / "run"), on_plan=plans.append)
+    (plan,) = plans
+    assert plan.rounds == 500 and list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_counts_what_is_done(make_task, cache, tmp_path):
+    task = make_task()
+    train.run(task, tmp_path / "run", cache=cache)
+    found = dry_run.estimate(task, str(tmp_path / "run"), clock=lambda: 0.0)
+    assert (found.done, found.validations, found.seconds) == (6, 0, 0)
+
+
+def test_the_plan_fits_on_a_terminal(make_config):
+    plan = make_config().build_plan()
+    shown = terminal.plan_table(plan)
+    assert max(map(len, shown.splitlines())) <= terminal.WIDTH
+    assert len(plan.adjacency) > terminal.WIDTH
+    assert " ".join(plan.adjacency.split()) in " ".join(shown.split())
+
+
+@pytest.mark.slow
+def test_the_binary_shows_it_and_leaves_no_folder(token_store, tmp_path):
+    done = train_binary.run(token_store, tmp_path / "run", "--dry_run")
+    assert done.returncode == 0, done.stderr
+    assert "ε at δ" in done.stdout and "rounds with too few users" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,134 @@
+"""Exported models: the aggregate's predictions, its words, its error bars."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from stackoverflow import next_words
+from stackoverflow.task import StackOverflow
+from tff_agg.experiment import exported
+from tff_agg.experiment.drivers import export
+from tff_agg.experiment.runs import Run
+from tff_agg.recycling.aggregates import Aggregate
+
+
+@pytest.fixture(scope="module")
+def model(runs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("models") / "uta"
+    config = export.ExportConfig(
+        run=runs[0], out=str(out), aggregate="uta:4", checkpoints=3
+    )
+    export.export(StackOverflow, config)
+    return out
+
+
+def distribution(run, weights, text):
+    """The next word's distribution, by the packed model that training uses."""
+    known = run.task.data.vocabulary
+    # The last word counts; what it is does not change the prediction.
+    row = known.row(f"{text} {known.words[0]}", run.task.data.max_tokens)
+    return run.task.predictor()(weights, row[None]).scores[-1]
+
+
+def test_the_exported_model_predicts_what_the_aggregate_does(runs, model):
+    run = Run.open(StackOverflow, runs[0])
+    known = run.task.data.vocabulary
+    text = " ".join(known.words[i] for i in (3, 0, 7))
+    guess = next_words.NextWords(model)(text, count=known.size + 1)
+    found = {word: share for word, share, _ in guess.words}
+    weights = Aggregate.parse("uta:4").compute(run.load, run.rounds())
+    expected = distribution(run, weights, text)
+    for i, word in enumerate(known.words, start=1):
+        assert found[word] == pytest.approx(expected[i], rel=1e-4)
+    assert found[next_words.END] == pytest.approx(expected[known.eos], rel=1e-4)
+    assert guess.other.probability == pytest.approx(expected[known.oov], rel=1e-4)
+    shares = [word.probability for word in guess.words]
+    assert shares == sorted(shares, reverse=True)
+    # It is the mean of parameters, not the last checkpoint.
+    last = distribution(run, run.load(run.rounds()[-1]), text)
+    assert not np.allclose(expected, last, rtol=1e-2)
+
+
+def test_error_bars_are_the_intervals_of_the_stored_checkpoints(runs, model):
+    run = Run.open(StackOverflow, runs[0])
+    known = run.task.data.vocabulary
+    text = known.words[2]
+    newest = [distribution(run, run.load(t), text) for t in run.rounds()[-3:]]
+    spread = np.std(newest, axis=0, ddof=1)
+    reach = scipy.stats.t.ppf(0.975, 2) / np.sqrt(3) * spread
+    for word, _, error in next_words.NextWords(model)(text, count=5).words:
+        place = known.eos if word == next_words.END else known.words.index(word) + 1
+        assert error == pytest.approx(reach[place], rel=1e-3)
+
+
+def test_the_folder_says_what_the_model_is(runs, model):
+    facts = json.loads((model / "model.json").read_text())
+    assert facts["aggregate"] == "uta:4" and facts["checkpoints"] == "iterate"
+    assert facts["rounds_averaged"] == [5, 8, 4]
+    assert facts["rounds_for_error_bars"] == [6, 7, 8]
+    assert facts["guarantee"]["epsilon"] > 0
+    words = json.loads((model / "vocabulary.json").read_text())
+    assert tuple(words) == Run.open(StackOverflow, runs[0]).task.data.vocabulary.words
+    assert facts["special_ids"]["unknown"] == len(words) + 3
+
+
+def test_words_that_the_model_does_not_know_are_named(model):
+    guess = next_words.NextWords(model)("zebra quagga")
+    assert guess.unknown == ["zebra", "quagga"]
+
+
+def test_nothing_is_left_where_an_export_fails(runs, tmp_path):
+    config = export.ExportConfig(
+        run=runs[0], out=str(tmp_path / "m"), aggregate="uta:10"
+    )
+    with pytest.raises(ValueError, match="only 9 checkpoints"):
+        export.export(StackOverflow, config)
+    with pytest.raises(AttributeError):
+        exported.write(tmp_path / "m", None, {}, [], {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_not_overwritten(runs, model):
+    config = export.ExportConfig(run=runs[0], out=str(model))
+    before = (model / "model.json").read_bytes()
+    with pytest.raises(FileExistsError, match="is there already"):
+        export.export(StackOverflow, config)
+    assert (model / "model.json").read_bytes() == before
+
+
+def test_another_folder_is_no_exported_model(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no exported model: .* model\.json"):
+        next_words.NextWords(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"run": ""}, {"out": ""}, {"checkpoints": 1}, {"aggregate": "mean"}]
+)
+def test_bad_flags_are_refused_by_name(flags):
+    (name,) = flags
+    with pytest.raises(ValueError, match=name):
+        export.ExportConfig(**({"run": "r", "out": "o"} | flags))
+
+
+@pytest.mark.slow
+def test_the_binary_answers_a_text_and_line_after_line(model):
+    def predict(*arguments, **options):
+        command = [sys.executable, "-m", "stackoverflow.predict", f"--model={model}"]
+        return subprocess.run(
+            [*command, "--words=2", *arguments],
+            capture_output=True,
+            text=True,
+            **options,
+        )
+
+    once = predict("how do", "i")
+    assert once.returncode == 0, once.stderr
+    assert "not in the vocabulary: how, do, i" in once.stdout
+    assert once.stdout.count("±") == 3
+    twice = predict(input="one\ntwo\n")
+    assert twice.returncode == 0, twice.stderr
+    assert twice.stdout.count("next word") == 2

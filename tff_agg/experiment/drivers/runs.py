@@ -1,0 +1,53 @@
+"""Lists runs with the settings in which they differ, ε, rounds done and scores.
+
+With one folder: all runs in it. With two run folders: everything in which they differ.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+from absl import flags
+
+from tff_agg.experiment import ledger, run_list
+from tff_agg.experiment.task import Task
+
+#: `main` receives folders, and needs no TensorFlow.
+TAKES_ARGUMENTS = True
+NEEDS_TENSORFLOW = False
+
+
+def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
+    """There are none."""
+
+
+def main(
+    task_class: type[Task], values: flags.FlagValues, arguments: Sequence[str]
+) -> int:
+    """Lists the runs of a folder, or compares two."""
+    from tff_agg.experiment import terminal
+
+    if len(arguments) == 2:
+        one, other = (run_list.summary(task_class, pathlib.Path(a)) for a in arguments)
+        lines = run_list.compare(task_class, one, other)
+        print(terminal.table(["", *arguments], lines))
+        return 0
+    if len(arguments) != 1:
+        raise ValueError(
+            "name a folder with runs, or two run folders to compare; got "
+            f"{len(arguments)} folders"
+        )
+    (top,) = arguments
+    found, damaged = [], []
+    for folder in run_list.find(top):
+        try:
+            found.append(run_list.summary(task_class, folder))
+        except (ValueError, ledger.ResumeError) as error:
+            damaged.append(f"{folder}: {error}")
+    metric = task_class.metrics[0].label
+    header = ["run", "rounds", "ε", f"validation {metric}", f"test {metric}"]
+    lines = run_list.rows(task_class, found, top)
+    if found:
+        print(terminal.wrapped_table([*header, "settings that differ"], lines))
+    for line in damaged:
+        print(f"Left out: {line}")
+    return 1 if damaged else 0

@@ -1,0 +1,155 @@
+"""What a run would be: its plan, its users, its disk and its time; nothing is written.
+
+Two rounds are computed for their time, from an initial state of their own: with a noise
+seed of its own, which is thrown away with the state. Nothing that they compute is shown
+or kept, only how long they took. The run's own seed is drawn when the run begins.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pds import sampler
+from tff_agg import privacy
+from tff_agg.experiment import cohorts, needs, process_cache, recording, run_folder
+from tff_agg.experiment.task import Task
+
+
+class Estimate(NamedTuple):
+    """What is to be expected of a run.
+
+    Attributes:
+      plan: The privacy plan.
+      members: Who takes part in which round.
+      disk: What it takes on the disk.
+      done: How many rounds the folder has behind it.
+      first_round: The seconds of a first round, with compilation.
+      later_round: The seconds of a round after it.
+      validation: The seconds of one validation, θ and θ^AGG where they differ.
+      validations: How many are left.
+    """
+
+    plan: privacy.Plan
+    members: sampler.Sampler
+    disk: needs.Disk
+    done: int
+    first_round: float
+    later_round: float
+    validation: float
+    validations: int
+
+    @property
+    def seconds(self) -> float:
+        """The time of what is left; saving and the test are not in it."""
+        left = self.plan.rounds - self.done
+        if not left:
+            return 0.0
+        rounds = self.first_round + (left - 1) * self.later_round
+        return rounds + self.validations * self.validation
+
+    def lines(self) -> list[list[str]]:
+        """Returns it as rows of a table."""
+        short = {shortage.round for shortage in self.members.shortages}
+        left = self.plan.rounds - self.done
+        return [
+            ["rounds", f"{left:,} to do, {self.done:,} done"],
+            ["clients", self.members.describe()],
+            ["rounds with too few users", f"{len(short):,}"],
+            ["disk", self.disk.describe()],
+            [
+                "time",
+                f"{duration(self.seconds)}: a round {self.later_round:.2f} s (the "
+                f"first {self.first_round:.1f} s, with compilation), "
+                f"{self.validations} validations {self.validation:.2f} s each; saving "
+                "and test not counted",
+            ],
+        ]
+
+
+def estimate(
+    task: Task,
+    out: str,
+    clock: Callable[[], float] = time.monotonic,
+    on_plan: Callable[[privacy.Plan], None] | None = None,
+) -> Estimate:
+    """Checks everything that a run would check, and measures two rounds.
+
+    Args:
+      task: Bound to its configuration.
+      out: The run's folder; read if it is there.
+      clock: Returns seconds.
+      on_plan: Receives the plan before the users are looked at, who may be too few.
+
+    Raises:
+      ConfigChangedError: The folder belongs to another configuration.
+      sampler.ExhaustedError: The users do not suffice.
+    """
+    config = task.config
+    plan = config.build_plan(task.releases())
+    if on_plan is not None:
+        on_plan(plan)
+    members = cohorts.build_sampler(task)
+    plan.check_sampler(members)
+    history = run_folder.check(pathlib.Path(out), task)
+    done = 0 if history is None else max(history.last, 0)
+    # A known seed is the run's own: rounds that are thrown away get another.
+    throw_away = type(task)(dataclasses.replace(config, insecure_noise_seed=None))
+    with contextlib.ExitStack() as stack:
+        cache = stack.enter_context(contextlib.closing(process_cache.ProcessCache()))
+        stack.enter_context(cache.running(config))
+        process = cache.process(throw_away, plan)
+        first, later = _time_rounds(process, throw_away, members, clock)
+        disk = needs.disk(task, process, out)
+        validation = _time_validation(task, clock) * disk.models
+    every = config.evaluate_every
+    wanted = {*range(every, config.rounds + 1, every), config.rounds}
+    left = [number for number in wanted if number > done]
+    return Estimate(
+        plan, members, disk, done, first, later, validation, validations=len(left)
+    )
+
+
+def _time_rounds(
+    process: Any, task: Task, members: sampler.Sampler, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Returns the seconds of a first round and of one after it."""
+    state = process_cache.first_state(process, task)
+    read = cohorts.reader(task, members)
+    seconds = []
+    for number in (0, min(1, members.rounds - 1)):
+        begin = clock()
+        state = process.next(state, list(read(number).data)).state
+        seconds.append(clock() - begin)
+    return seconds[0], seconds[1]
+
+
+def _time_validation(task: Task, clock: Callable[[], float]) -> float:
+    """Returns the seconds of a validation after the first, which compiles."""
+    wanted = task.config.validation_examples
+    validate = recording.Evaluation(task, "heldout", wanted)
+    weights = task.initial_weights()
+    validate(weights)
+    begin = clock()
+    validate(weights)
+    return clock() - begin
+
+
+def duration(seconds: float) -> str:
+    """Writes a time in two units.
+
+    Example:
+      >>> duration(59.4), duration(3700), duration(200000)
+      ('59 s', '1 h 2 min', '2 d 8 h')
+    """
+    whole = round(seconds)
+    for (unit, size), (below, step) in (
+        (("d", 86400), ("h", 3600)),
+        (("h", 3600), ("min", 60)),
+        (("min", 60), ("s", 1)),
+    ):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // step} {below}"
+    return f"{whole} s"

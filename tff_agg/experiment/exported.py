@@ -1,0 +1,143 @@
+"""A model to hand on: an aggregate in Keras' format, with what its user has to know.
+
+```
+model.keras       the aggregate, as a Keras model
+model.json        where it comes from, and the guarantee it was trained under
+checkpoints.npz   the weights of the newest checkpoints: predictions of each of them
+                  tell how much the noise of training moves a prediction
+…                 what the task adds, such as its vocabulary
+```
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tff_agg import files
+from tff_agg.recycling import uncertainty
+
+MODEL = "model.keras"
+FACTS = "model.json"
+CHECKPOINTS = "checkpoints.npz"
+
+
+def write(
+    folder: str | os.PathLike,
+    model: Any,
+    facts: Mapping[str, Any],
+    checkpoints: Sequence[Sequence[np.ndarray]],
+    texts: Mapping[str, str],
+) -> None:
+    """Writes the folder, as a whole or not at all.
+
+    Args:
+      folder: Must not be there.
+      model: A Keras model.
+      facts: JSON values that say what the model is.
+      checkpoints: The weights of several checkpoints, in the order of the model's.
+      texts: Further files by name.
+    """
+    target = pathlib.Path(folder)
+    if target.exists():
+        raise FileExistsError(f"{target} is there already; export to another folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = target.with_name(f"{target.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        model.save(new / MODEL)
+        arrays = {
+            f"{number}/{place}": np.asarray(weight)
+            for number, weights in enumerate(checkpoints)
+            for place, weight in enumerate(weights)
+        }
+        with files.replacing(new / CHECKPOINTS) as file:
+            np.savez(file, **arrays)
+        for name, text in texts.items():
+            files.write_text(new / name, text)
+        files.write_text(
+            new / FACTS, json.dumps(dict(facts), indent=2, ensure_ascii=False) + "\n"
+        )
+        new.rename(target)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel:
+    """A folder that `write` has written.
+
+    Attributes:
+      folder: Where it is.
+      facts: What model.json says.
+
+    Example:
+      >>> exported = ExportedModel.open('models/uta')
+      >>> exported.facts['aggregate']
+      'uta:100'
+    """
+
+    folder: pathlib.Path
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike) -> "ExportedModel":
+        """Opens a folder; reads no weights yet."""
+        path = pathlib.Path(folder)
+        try:
+            facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"{path} is no exported model: it has no {FACTS}"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{path / FACTS} is damaged: {error}") from error
+        return cls(path, facts)
+
+    def text(self, name: str) -> str:
+        """Returns a further file of the task."""
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def model(self) -> Any:
+        """Loads the Keras model; imports TensorFlow."""
+        import tensorflow as tf
+
+        return tf.keras.models.load_model(self.folder / MODEL, compile=False)
+
+    def checkpoints(self) -> list[list[np.ndarray]]:
+        """Loads the weights of the newest checkpoints, oldest first."""
+        with np.load(self.folder / CHECKPOINTS, allow_pickle=False) as found:
+            names = sorted(tuple(map(int, name.split("/"))) for name in found.files)
+            made: list[list[np.ndarray]] = []
+            for number, place in names:
+                if place == 0:
+                    made.append([])
+                made[number].append(found[f"{number}/{place}"])
+        return made
+
+
+def error_bars(scores: Iterator[np.ndarray], level: float = 0.95) -> np.ndarray:
+    """Returns how far to either side the confidence interval of a mean score reaches.
+
+    The scores of the checkpoints count as independent draws, as in
+    `tff_agg.recycling.uncertainty`; neighbouring checkpoints are not quite, so that
+    the bars are rather too short than too long.
+
+    Args:
+      scores: One array for each checkpoint, at least two, all of one shape.
+      level: The confidence.
+
+    Example:
+      >>> error_bars(iter([np.array([0.9]), np.array([0.7])])).round(3)
+      array([1.271])
+    """
+    values = np.stack([np.asarray(one, np.float64) for one in scores])
+    reach = uncertainty.interval_factor(len(values), level, "mean") / 2
+    return reach * values.std(axis=0, ddof=1)

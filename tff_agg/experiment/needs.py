@@ -1,0 +1,108 @@
+"""How much room a run takes on the disk, known before its first round."""
+
+import os
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tff_agg.checkpoints.retention import Retention
+from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.task import Task
+
+# The newest two; a third while it is written and the oldest is still there.
+_STATES = 3
+
+
+class Disk(NamedTuple):
+    """What a run writes, without tables of a few bytes a round.
+
+    Attributes:
+      rounds: How many rounds have a checkpoint in the end.
+      models: Different models in each: θ, and θ^AGG where it is another.
+      model_bytes: The size of one.
+      state_bytes: The size of a state, of which there are up to three at a time.
+      free: What is free where the run's folder is, or will be.
+    """
+
+    rounds: int
+    models: int
+    model_bytes: int
+    state_bytes: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        """The bytes of the whole run."""
+        models = self.rounds * self.models * self.model_bytes
+        return models + _STATES * self.state_bytes
+
+    def describe(self) -> str:
+        """Says it in words."""
+        what = "θ" if self.models == 1 else "θ and θ^AGG"
+        return (
+            f"{in_units(self.total)}: {what} of {self.rounds:,} rounds, "
+            f"{in_units(self.model_bytes)} each, and states of "
+            f"{in_units(self.state_bytes)}; {in_units(self.free)} are free"
+        )
+
+
+def disk(task: Task, process: Any, folder: str | os.PathLike) -> Disk:
+    """Returns what a run of a task will take.
+
+    Args:
+      task: Bound to its configuration.
+      process: Its process, for the size of a state.
+      folder: Where the run's folder is or will be.
+    """
+    config = task.config
+    return Disk(
+        rounds=len(kept_rounds(config)),
+        models=1 if config.averager == "last" else 2,
+        model_bytes=4 * task.num_parameters,
+        state_bytes=bytes_of_type(process.initialize.type_signature.result),
+        free=shutil.disk_usage(_existing(pathlib.Path(folder))).free,
+    )
+
+
+def kept_rounds(config: TrainConfig) -> list[int]:
+    """Returns the rounds whose checkpoints are there when a run has ended."""
+    rounds = range(config.rounds + 1)
+    if not config.keep_last:
+        return list(rounds)
+    kept = Retention(config.keep_last, config.keep_every or None)
+    return sorted(set(rounds) - set(kept.dropped("iterate", rounds)))
+
+
+def bytes_of_type(of: Any) -> int:
+    """Returns the size of a value of a TFF type whose shapes are all known."""
+    import tensorflow_federated as tff
+
+    if isinstance(of, tff.FederatedType):
+        return bytes_of_type(of.member)
+    if isinstance(of, tff.StructType):
+        return sum(bytes_of_type(part) for _, part in tff.structure.to_elements(of))
+    # Seeds and counters; what has no fixed shape is smaller than what has.
+    extents = [extent or 1 for extent in (of.shape or ())]
+    dtype = np.dtype(getattr(of.dtype, "as_numpy_dtype", of.dtype))
+    return int(np.prod(extents, dtype=np.int64)) * dtype.itemsize
+
+
+def in_units(count: float) -> str:
+    """Writes a number of bytes with its unit.
+
+    Example:
+      >>> in_units(16_203_000), in_units(999)
+      ('16.2 MB', '999 bytes')
+    """
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _existing(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the folder, or the first above it that is there."""
+    folder = folder.absolute()
+    return next(p for p in (folder, *folder.parents) if p.exists())

@@ -1,0 +1,167 @@
+"""Runs side by side, from what their folders say: no data and no model are opened."""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_agg.experiment import identity, ledger, run_folder, tables
+from tff_agg.experiment.task import Task
+from tff_agg.recycling.metrics import Metric
+
+# Below them lies no other run, but there may be many files.
+_NOT_SEARCHED = ("checkpoints", "tensorboard")
+#: Where things lie, and what is no setting.
+_NOT_COMPARED = ("noise_cache", "data_fingerprint", "store_fingerprint")
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a run's folder says of it.
+
+    Attributes:
+      folder: The run's folder.
+      settings: Its configuration.
+      rounds_done: How many rounds were released.
+      epsilon: Of the whole plan; None where there is no guarantee.
+      validation: The newest scores of θ^AGG on the validation sample, by metric; empty
+        before the first.
+      validated_round: Which round they are of; 0 before the first.
+      test: The scores of θ^AGG on the test sample; empty before the end.
+    """
+
+    folder: pathlib.Path
+    settings: Mapping[str, Any]
+    rounds_done: int
+    epsilon: float | None
+    validation: Mapping[str, float]
+    validated_round: int
+    test: Mapping[str, float]
+
+
+def find(folder: str | os.PathLike) -> list[pathlib.Path]:
+    """Returns the run folders at or below a folder, in order of their names.
+
+    Raises:
+      FileNotFoundError: There is none.
+    """
+    found = []
+    for path, inside, names in os.walk(folder):
+        inside[:] = sorted(set(inside) - set(_NOT_SEARCHED))
+        if {"config.json", ledger.NAME} <= set(names):
+            found.append(pathlib.Path(path))
+    if not found:
+        raise FileNotFoundError(f"{os.fspath(folder)} holds no runs")
+    return sorted(found)
+
+
+def summary(task_class: type[Task], folder: pathlib.Path) -> Summary:
+    """Reads what a run's folder says.
+
+    Raises:
+      ValueError: A file is damaged; the message names it.
+      ledger.ResumeError: So is the ledger.
+    """
+    saved = run_folder.saved_config(folder)
+    settings = task_class.Config.from_json(saved).to_json()
+    history = ledger.Ledger(folder).read()
+    names = [metric.name for metric in task_class.metrics]
+    validation, number = _scores(folder / "validation.csv", names)
+    return Summary(
+        folder=folder,
+        settings=settings | {"data_fingerprint": saved.get("data_fingerprint")},
+        rounds_done=0 if history is None else max(history.last, 0),
+        epsilon=_epsilon(folder / "privacy_report.json"),
+        validation=validation,
+        validated_round=number,
+        test=_scores(folder / "test.csv", names)[0],
+    )
+
+
+def differing(task_class: type[Task], runs: Sequence[Summary]) -> list[str]:
+    """Returns the settings in which runs differ, in the order of the configuration."""
+    left_out = {*_NOT_COMPARED, task_class.data_field}
+    names = [name for name in runs[0].settings if name not in left_out]
+    return [n for n in names if len({repr(run.settings[n]) for run in runs}) > 1]
+
+
+def rows(
+    task_class: type[Task], runs: Sequence[Summary], top: str | os.PathLike
+) -> list[list[str]]:
+    """Returns a row for each run: name, rounds, ε, scores, settings of its own."""
+    metric = task_class.metrics[0]
+    names = differing(task_class, runs) if runs else []
+    found = []
+    for run in runs:
+        name = os.path.relpath(run.folder, top)
+        own = ", ".join(f"{name}={run.settings[name]}" for name in names)
+        found.append(
+            [
+                os.path.basename(os.path.abspath(top)) if name == "." else name,
+                f"{run.rounds_done} of {run.settings['rounds']}",
+                "none" if run.epsilon is None else f"{run.epsilon:.4g}",
+                _shown(metric, run.validation, run.validated_round),
+                _shown(metric, run.test),
+                own,
+            ]
+        )
+    return found
+
+
+def compare(task_class: type[Task], first: Summary, second: Summary) -> list[list[str]]:
+    """Returns rows (what, of the first, of the second) of all that differs."""
+    found = [
+        [name, str(first.settings[name]), str(second.settings[name])]
+        for name in differing(task_class, [first, second])
+    ]
+    data = [run.settings["data_fingerprint"] for run in (first, second)]
+    if data[0] != data[1]:
+        found.append(["data", *(str(one)[:16] for one in data)])
+    both = (first, second)
+    if identity.differences(first.epsilon, second.epsilon):
+        shown = ["none" if r.epsilon is None else f"{r.epsilon:.4g}" for r in both]
+        found.append(["ε", *shown])
+    found.append(["rounds done", *(str(run.rounds_done) for run in both)])
+    for metric in task_class.metrics:
+        found.append(
+            [
+                f"validation {metric.label}",
+                *(_shown(metric, r.validation, r.validated_round) for r in both),
+            ]
+        )
+        found.append([f"test {metric.label}", *(_shown(metric, r.test) for r in both)])
+    return found
+
+
+def _shown(metric: Metric, scores: Mapping[str, float], number: int = 0) -> str:
+    if metric.name not in scores:
+        return "–"
+    shown = metric.show(scores[metric.name])
+    return f"{shown} (round {number})" if number else shown
+
+
+def _epsilon(path: pathlib.Path) -> float | None:
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["guarantee"]["epsilon"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def _scores(path: pathlib.Path, names: Sequence[str]) -> tuple[dict[str, float], int]:
+    """Returns the newest scores of θ^AGG over the whole sample, and their round."""
+    if not path.is_file():
+        return {}, 0
+    wanted = {"weights": "aggregate", "group": "all"}
+    found = [
+        row
+        for row in tables.read_rows(path)
+        if all(row.get(key) == value for key, value in wanted.items())
+    ]
+    if not found:
+        return {}, 0
+    newest = found[-1]
+    return {n: float(newest[n]) for n in names if n in newest}, int(newest["round"])
