@@ -48,7 +48,7 @@ def find(folder: str | os.PathLike) -> list[pathlib.Path]:
       FileNotFoundError: There is none.
     """
     found = []
-    for path, inside, names in os.walk(folder):
+    for path, inside, names in os.walk(os.fspath(folder)):
         inside[:] = sorted(set(inside) - set(_NOT_SEARCHED))
         if {"config.json", ledger.NAME} <= set(names):
             found.append(pathlib.Path(path))
