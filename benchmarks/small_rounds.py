@@ -20,12 +20,20 @@ from absl import app, flags
 
 from benchmarks import turns
 
-_TASKS = flags.DEFINE_list("tasks", ["lstm", "logistic", "cnn"], "What to run.")
-_USERS = flags.DEFINE_integer("users", 100, "Users in a round.", lower_bound=1)
-_ROUNDS = flags.DEFINE_integer("rounds", 6, "Rounds in one turn.", lower_bound=2)
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", lower_bound=1)
-_PFL = flags.DEFINE_string("pfl_python", None, "Python with pfl-research; none: skip.")
-_OUT = flags.DEFINE_string("out", "results/small_rounds", "Folder for JSON.")
+# Flags of its own: tests import this module beside others that have some.
+_FLAGS = flags.FlagValues()
+_TASKS = flags.DEFINE_list(
+    "tasks", ["lstm", "logistic", "cnn"], "What to run.", flag_values=_FLAGS
+)
+_USERS = flags.DEFINE_integer("users", 100, "Users per round.", 1, flag_values=_FLAGS)
+_ROUNDS = flags.DEFINE_integer("rounds", 6, "Rounds per turn.", 2, flag_values=_FLAGS)
+_REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", 1, flag_values=_FLAGS)
+_PFL = flags.DEFINE_string(
+    "pfl_python", None, "Python with pfl-research; none: skip.", flag_values=_FLAGS
+)
+_OUT = flags.DEFINE_string(
+    "out", "results/small_rounds", "Folder for JSON.", flag_values=_FLAGS
+)
 
 EXAMPLES = {"lstm": 8, "logistic": 20, "cnn": 20}
 _NAMES = {
@@ -125,4 +133,4 @@ def _report(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=_FLAGS)
