@@ -43,7 +43,7 @@ def by_type(store: Any, split: str = "train") -> tuple[Group, Group]:
       The groups `'question'` and `'answer'`; a user can be in both.
 
     Example:
-      >>> questions, answers = by_type(store, 'train')
+      questions, answers = by_type(store, 'train')
     """
     first, second = (
         Group(type, np.asarray(store.users_with(split, type), np.int64))

@@ -115,9 +115,9 @@ def prepare_store(
       ValueError: If an argument or the input is wrong, or `out` holds something else.
 
     Example:
-      >>> store = prepare_store(SyntheticSource(users=100), '/tmp/store')
+      >>> store = prepare_store(SyntheticSource(users=100), folder / 'store')
       >>> store.vocabulary.num_ids
-      262
+      256
     """
     for name, value in (
         ("vocab_size", vocab_size),

@@ -80,10 +80,9 @@ class TokenStore:
     `user_name`. Reading is thread-safe; pickling keeps the path only.
 
     Example:
-      >>> store = TokenStore.open('data/synthetic')
-      >>> user = store.users('train')[0]
-      >>> store.rows(user, type='question', seed=1, round=7).shape
-      (12, 21)
+      store = TokenStore.open('data/synthetic')
+      user = store.users('train')[0]
+      store.rows(user, type='question', seed=1, round=7).shape  # (12, 21)
     """
 
     def __init__(self, path: str, manifest: Mapping[str, Any], vocabulary: Vocabulary):

@@ -39,9 +39,9 @@ def packed_group_trainer(
       rows each user has. Several elements are so many more users.
 
     Example:
-      >>> trainer = packed_group_trainer(model.ModelConfig(), learning_rate=0.5)
-      >>> process = build_dp_ftrl_process(trainer, plan=plan)
-      >>> group = group_of_rows([rows_of_ada, rows_of_bob])
+      trainer = packed_group_trainer(model.ModelConfig(), learning_rate=0.5)
+      process = build_dp_ftrl_process(trainer, plan=plan)
+      group = group_of_rows([rows_of_ada, rows_of_bob])
     """
     trainer.check_training(learning_rate, batch_size, epochs)
     spec = (
@@ -76,7 +76,7 @@ def group_of_rows(rows: Sequence[np.ndarray]) -> tf.data.Dataset:
     """Returns the dataset of a group, given each user's rows as an array.
 
     Example:
-      >>> group_of_rows([rows_of_ada, rows_of_bob]).element_spec
+      group_of_rows([rows_of_ada, rows_of_bob]).element_spec
     """
     counts = np.array([len(r) for r in rows], np.int32)
     return tf.data.Dataset.from_tensors(

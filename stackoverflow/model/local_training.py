@@ -41,9 +41,9 @@ def packed_trainer(
       taken before its step.
 
     Example:
-      >>> trainer = packed_trainer(model.ModelConfig(), learning_rate=0.5)
-      >>> process = build_dp_ftrl_process(trainer, plan=plan)
-      >>> dataset = tf.data.Dataset.from_tensors(rows)
+      trainer = packed_trainer(model.ModelConfig(), learning_rate=0.5)
+      process = build_dp_ftrl_process(trainer, plan=plan)
+      dataset = tf.data.Dataset.from_tensors(rows)
     """
     check_training(learning_rate, batch_size, epochs)
     spec = tf.TensorSpec([None, config.row_length], tf.int32)

@@ -57,8 +57,8 @@ def plain_ending(how_to_go_on: Callable[[], str]) -> Iterator[None]:
       SystemExit: In the place of an interruption.
 
     Example:
-      >>> with plain_ending(lambda: 'Run the same command again to go on.'):
-      ...     train()
+      with plain_ending(lambda: 'Run the same command again to go on.'):
+          train()
     """
     try:
         yield

@@ -62,8 +62,7 @@ class Ledger:
     """The file `ledger.jsonl` of a run folder. One process writes, any may read.
 
     Example:
-      >>> Ledger('runs/uta').read().last
-      2000
+      Ledger('runs/uta').read().last  # 2000
     """
 
     def __init__(self, folder: str | os.PathLike):

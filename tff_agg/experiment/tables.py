@@ -102,7 +102,7 @@ def read_columns(
     """Returns the numeric columns of a table, of the rows that match `where`.
 
     Example:
-      >>> read_columns('run/validation.csv', {'weights': 'aggregate'})['accuracy']
+      read_columns('run/validation.csv', {'weights': 'aggregate'})['accuracy']
     """
     rows = [
         row

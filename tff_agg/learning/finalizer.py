@@ -56,7 +56,7 @@ def build_averaging_finalizer(
       ValueError: If an argument is out of range; the message names it.
 
     Example:
-      >>> finalizer = build_averaging_finalizer(weights_type, uta(3), momentum=0.9)
+      finalizer = build_averaging_finalizer(weights_type, uta(3), momentum=0.9)
     """
     check_step(learning_rate, momentum, nesterov, step_from)
 
@@ -119,8 +119,7 @@ def start_state(
       momentum: The server's momentum; without any, no buffer is kept for it.
 
     Example:
-      >>> start_state([tf.zeros([2])], last(), momentum=0.0)['momentum']
-      ()
+      start_state([tf.zeros([2])], last(), momentum=0.0)['momentum']  # ()
     """
     zeros = tf.nest.map_structure(tf.zeros_like, trainable) if momentum else ()
     return OrderedDict(

@@ -61,7 +61,7 @@ def report(
       searches: The searches that have looked at the run, see `searches_of`.
 
     Example:
-      >>> report(plan)['guarantee']['epsilon']
+      >>> round(report(plan)['guarantee']['epsilon'], 4)
       17.6476
     """
     whole = plan.to_json()

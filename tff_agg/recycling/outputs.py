@@ -105,11 +105,11 @@ def aggregate_outputs(
       on_progress: Called with the forward passes done and those in all.
 
     Example:
-      >>> def predict(weights, rows):
-      ...     return Predictions(weights[rows], np.zeros(len(rows), int))
-      >>> scores = aggregate_outputs(
-      ...     np.load, [1, 2, 3], [3], [1, 3], predict, np.arange(100), classes=10)
-      >>> scores.values['OPA', 3, 1]['accuracy']
+      def predict(weights, rows):
+          return Predictions(weights[rows], np.zeros(len(rows), int))
+      scores = aggregate_outputs(
+          np.load, [1, 2, 3], [3], [1, 3], predict, np.arange(100), classes=10)
+      scores.values['OPA', 3, 1]['accuracy']
     """
     judge = judge or accuracy_judge()
     ks = sorted(set(ks))

@@ -91,8 +91,8 @@ def naming(
       Nothing.
 
     Example:
-      >>> with naming(round=7, client_ids=['ada', 'bob']):
-      ...   output = process.next(state, [data_of_ada, data_of_bob])
+      with naming(round=7, client_ids=['ada', 'bob']):
+        output = process.next(state, [data_of_ada, data_of_bob])
     """
     token = _names.set(_Names(round, client_ids))
     try:

@@ -52,8 +52,8 @@ def create_worker_context(
       A `tff.framework.SyncContext` with a method `close`.
 
     Example:
-      >>> with tff_agg.runtime.running_on('worker'):
-      ...   output = process.next(state, datasets)
+      with tff_agg.runtime.running_on('worker'):
+        output = process.next(state, datasets)
     """
     import grpc
     import tensorflow_federated as tff

@@ -70,8 +70,8 @@ def run(
       checkpoints.RunLockedError: Another process is at work in the folder.
 
     Example:
-      >>> config = StackOverflowConfig(store='data/so', rounds=10, noise_multiplier=1.0)
-      >>> run(StackOverflow(config), 'runs/1').test['aggregate']['all']['accuracy']
+      config = StackOverflowConfig(store='data/so', rounds=10, noise_multiplier=1.0)
+      run(StackOverflow(config), 'runs/1').test['aggregate']['all']['accuracy']
     """
     config = task.config
     observer = observer or Observer()
