@@ -287,7 +287,7 @@ def _work(store: str, folder: pathlib.Path, tally: Tally, results: Any) -> None:
 def main(argv: list[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow.data import prepared as stores
+    from stackoverflow.data import prepared
 
     tally, results = Tally(_KILLS.value), _FORK.SimpleQueue()
     places: collections.Counter[str] = collections.Counter()
@@ -299,7 +299,7 @@ def main(argv: list[str]) -> int:
         _in_a_child(
             lambda: (
                 store
-                == stores.ensure_store(
+                == prepared.ensure_store(
                     "synthetic", None, temporary, users=400, words=40, workers=1
                 )
             )

@@ -15,8 +15,7 @@ import pytest
 from absl import flags
 
 from stackoverflow import prepare
-from stackoverflow.data import encode, word_choice
-from stackoverflow.data import preparation as data
+from stackoverflow.data import encode, preparation, word_choice
 from stackoverflow.data.preparation import make_source, prepare_store
 from stackoverflow.data.store_manifest import read_manifest
 from stackoverflow.data.synthetic import SyntheticSource
@@ -28,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Several parts and pieces also for little data."""
-    monkeypatch.setattr(data, "_PART_SENTENCES", 700)
+    monkeypatch.setattr(preparation, "_PART_SENTENCES", 700)
     monkeypatch.setattr(encode, "_MAX_BATCH_ROWS", 1000)
     monkeypatch.setattr(word_choice, "_MERGE_BYTES", 1)
 
@@ -201,7 +200,7 @@ def test_a_kill_between_the_rename_and_the_clearing_is_cleared_up(
     def stop(folder):
         raise Killed
 
-    monkeypatch.setattr(data, "_remove", stop)
+    monkeypatch.setattr(preparation, "_remove", stop)
     with pytest.raises(Killed):
         prepare_store(SOURCE, tmp_path / "store")
     monkeypatch.undo()
@@ -277,7 +276,7 @@ def test_an_unfinished_preparation_of_something_else_is_not_mixed_in(
 
 def test_two_preparations_of_one_store_are_refused(tmp_path):
     with (
-        data._locked(os.fspath(tmp_path / "store.partial")),
+        preparation._locked(os.fspath(tmp_path / "store.partial")),
         pytest.raises(ValueError, match=f"in use by pid {os.getpid()} "),
     ):
         prepare_store(SOURCE, tmp_path / "store")

@@ -31,11 +31,11 @@ from tff_agg.experiment import (
     interruption,
     ledger,
     loop,
+    process_cache,
     recording,
     resume,
     run_folder,
 )
-from tff_agg.experiment import process_cache as caches
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
 
@@ -47,7 +47,7 @@ def run(
     out: str | os.PathLike,
     observer: Observer | None = None,
     *,
-    cache: caches.ProcessCache | None = None,
+    cache: process_cache.ProcessCache | None = None,
 ) -> Outcome:
     """Trains to the end, from wherever the folder stands; does nothing if it is done.
 
@@ -103,7 +103,9 @@ def run(
         return outcome
     with contextlib.ExitStack() as stack:
         if cache is None:
-            cache = stack.enter_context(contextlib.closing(caches.ProcessCache()))
+            cache = stack.enter_context(
+                contextlib.closing(process_cache.ProcessCache())
+            )
         stack.enter_context(cache.running(config))
         # Refuses what is wrong with optimisers and averager.
         process = cache.process(task, plan)
@@ -149,7 +151,7 @@ def _train(
         cohort=cohorts.reader(task, members),
         store=store,
         weight_names=task.weight_names,
-        initialize=lambda: caches.first_state(process, task),
+        initialize=lambda: process_cache.first_state(process, task),
         surroundings=identity.surroundings(packages),
         on_start=recorder.start,
         on_round=recorder.record,

@@ -210,7 +210,7 @@ def table(found: Findings) -> str:
     estimators = _estimators(found.widths)
     rows: list[list[Any]] = []
     for i, n in enumerate(found.widths.sizes):
-        row = [n]
+        row: list[Any] = [n]
         for values in estimators.values():
             width = f"{values[:, i].mean():.5f}"
             repeats = f" ± {_error(values[:, i]):.5f}" if len(values) > 1 else ""
