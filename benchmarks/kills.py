@@ -31,7 +31,7 @@ from absl import app, flags
 _KILLS = flags.DEFINE_integer("kills", 100, "Kills that have to strike.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the moments of the kills.")
 _ROUNDS = flags.DEFINE_integer("rounds", 30, "Rounds of a run.")
-_JOBS = flags.DEFINE_integer("jobs", None, "Runs at a time; None: one a core.")
+_JOBS = flags.DEFINE_integer("jobs", None, "Runs at a time; None: one per core.")
 _FOLDER = flags.DEFINE_string("folder", None, "Where to keep the runs; None: nowhere.")
 
 _FORK = multiprocessing.get_context("fork")

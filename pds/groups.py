@@ -14,8 +14,8 @@ class Group(NamedTuple):
     """Some users under a name.
 
     Attributes:
-      name: What is handed back with each sampled user, such as `'question'`.
-      users: Different integers, one a user (or a sample).
+      name: What is returned with each sampled user, such as `'question'`.
+      users: Different integers, one per user (or sample).
     """
 
     name: str

@@ -98,9 +98,9 @@ def prepare_store(
       out: The folder to make. `<out>.partial` is used meanwhile.
       vocab_size: The number of words kept: the most frequent ones of the train split.
       max_tokens: Words kept of a sentence.
-      selection: Choose the vocabulary with noise, from at most `selection.cap` words a
-        user. The store then names its ρ and δ, and every run on it counts them. None
-        takes the most frequent words as they are, which no guarantee covers.
+      selection: Choose the vocabulary with noise, from at most `selection.cap` words
+        per user. The store then names its ρ and δ, and every run on it counts them.
+        None takes the most frequent words as they are, which no guarantee covers.
       workers: Processes; 1 works in this one.
       progress: Called with (stage, done, total) as the work goes on.
       restart: Drop an unfinished preparation instead of going on with it, and replace

@@ -29,7 +29,7 @@ def ensure_store(
       users: Users of the synthetic source.
       words: Different words of the synthetic source.
       seed: Seed of the synthetic source.
-      workers: Processes that prepare; one a core if not given.
+      workers: Processes that prepare; one per core if not given.
       progress: Called with (stage, done, total).
 
     Example:

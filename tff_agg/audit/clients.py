@@ -1,7 +1,7 @@
 """Canaries as clients of a TFF process, among ordinary ones.
 
 A canary's data is its update: the coordinates of its direction and what is there. The
-trainer made here hands that on as the client's result; every other client trains as it
+trainer made here passes that on as the client's result; every other client trains as it
 always did. From there on nobody knows who is a canary: both go through the same
 clipping, summing, noise and server step.
 """

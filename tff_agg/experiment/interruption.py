@@ -2,8 +2,8 @@
 
 A binary calls `install` first. From then on both signals raise `Interrupted` wherever
 the main thread is, so that everything on the way out is left in order: lanes stop,
-worker processes end, files that are not whole are removed. `plain_ending` tells the
-user, and ends the program with the exit status that shells expect.
+worker processes end, files that are not whole are removed. `plain_ending` says so to
+the user, and ends the program with the exit status that shells expect.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Tables that grow by a row a round and survive a crash: plain CSV files."""
+"""Tables that grow by a row per round and survive a crash: plain CSV files."""
 
 import csv
 import io

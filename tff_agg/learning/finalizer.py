@@ -1,6 +1,6 @@
 """The server's step, and the averaging of what it yields.
 
-The finalizer owns the iterate θ_t, the server momentum and the averager. What it hands
+The finalizer owns the iterate θ_t, the server momentum and the averager. What it passes
 back as the global model is the aggregate θ^AGG, so that clients train on it, and
 whoever asks the process for its model gets it.
 """
@@ -36,7 +36,7 @@ def build_averaging_finalizer(
       θ_{t+1} ← θ^AGG_t − step (`step_from='aggregate'`) or θ_t − step (`'iterate'`)
       θ^AGG_{t+1} ← averager.next(…, θ_{t+1})
 
-    Weights that are not trained are handed on unchanged.
+    Weights that are not trained are passed on unchanged.
 
     Args:
       weights_type: The type of `tff.learning.models.ModelWeights`.

@@ -59,7 +59,7 @@ def check(plan: Any, state: Any, clients: Any) -> None:
 
     Example:
       check(plan, process.initialize(), [dataset] * (plan.cohort_size + 1))
-      # ValueError: the plan is for at most 4 clients a round; there were 5
+      # ValueError: the plan is for at most 4 clients per round; there were 5
     """
     if isinstance(state, tff.learning.templates.LearningAlgorithmState):
         done = int(state.aggregator["round"])
@@ -70,6 +70,6 @@ def check(plan: Any, state: Any, clients: Any) -> None:
             )
     if isinstance(clients, list | tuple) and len(clients) > plan.cohort_size:
         raise ValueError(
-            f"the plan is for at most {plan.cohort_size} clients a round; there were "
+            f"the plan is for at most {plan.cohort_size} clients per round; there were "
             f"{len(clients)}"
         )

@@ -227,7 +227,7 @@ def _describe_plan(plan: Any) -> dict[str, Any]:
     facts = {name: getattr(plan, name, None) for name in names}
     facts["mechanism"] = plan.mechanism.name
     facts["mechanism_parameters"] = dict(plan.mechanism.parameters)
-    # A matrix of one's own has no parameters; its first rounds tell it from others.
+    # A matrix of one's own has no parameters: its first rounds stand for it.
     facts["mechanism_row"] = plan.mechanism.matrix(min(plan.rounds, 16))[-1].tolist()
     if (participation := getattr(plan, "participation", None)) is not None:
         facts["participation"] = participation.to_json()

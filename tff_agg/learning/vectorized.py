@@ -129,7 +129,7 @@ def _train(step: Any, start: Any, dataset: tf.data.Dataset, of_all: Any) -> Any:
     def one(flat, batch):
         state = step(tf.nest.pack_sequence_as(start, flat), batch)
         tf.nest.assert_same_structure(start, state)
-        # What a step hands on as it is would stay a tensor from outside of the map.
+        # What a step passes on as it is would stay a tensor from outside of the map.
         return [tf.identity(leaf) for leaf in tf.nest.flatten(state)]
 
     def stepped(moved, states, members, batch):

@@ -257,7 +257,7 @@ def add_search(folder: str | os.PathLike, name: str, cost: SearchCost) -> None:
 
     Args:
       folder: The run's folder, with its report.
-      name: What tells the search from others, such as the path of its record.
+      name: What distinguishes the search from others, such as the path of its record.
       cost: What the search means for the guarantee.
 
     Raises:

@@ -163,7 +163,7 @@ def aggregate_outputs(
 def portion_size(memory_budget: int, scores_per_example: int, snapshots: int) -> int:
     """Returns how many examples' scores and sums fit into a budget of bytes."""
     # The running sum, a buffer and the snapshots are doubles; the scores are singles,
-    # once as they are made and once as they are handed over.
+    # once as they are made and once as they are passed on.
     per_example = scores_per_example * (8 * (2 + snapshots) + 2 * 4)
     if memory_budget < per_example:
         raise ValueError(

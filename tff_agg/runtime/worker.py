@@ -42,7 +42,7 @@ def create_worker_context(
 
     Args:
       default_num_clients: How many clients a computation has whose arguments do not
-        tell.
+        show it.
       max_concurrent_computation_calls: How many calls of one computation run at the
         same time; as many as come where not positive.
       show_data_in_errors: Whether errors and the worker's log quote what TensorFlow
