@@ -31,7 +31,7 @@ from absl import app, flags
 _KILLS = flags.DEFINE_integer("kills", 100, "Kills that have to strike.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the moments of the kills.")
 _ROUNDS = flags.DEFINE_integer("rounds", 30, "Rounds of a run.")
-_JOBS = flags.DEFINE_integer("jobs", None, "Runs at a time; None: one a core.")
+_JOBS = flags.DEFINE_integer("jobs", None, "Runs at a time; None: one per core.")
 _FOLDER = flags.DEFINE_string("folder", None, "Where to keep the runs; None: nowhere.")
 
 _FORK = multiprocessing.get_context("fork")
@@ -287,7 +287,7 @@ def _work(store: str, folder: pathlib.Path, tally: Tally, results: Any) -> None:
 def main(argv: list[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow.data import prepared as stores
+    from stackoverflow.data import prepared
 
     tally, results = Tally(_KILLS.value), _FORK.SimpleQueue()
     places: collections.Counter[str] = collections.Counter()
@@ -299,7 +299,7 @@ def main(argv: list[str]) -> int:
         _in_a_child(
             lambda: (
                 store
-                == stores.ensure_store(
+                == prepared.ensure_store(
                     "synthetic", None, temporary, users=400, words=40, workers=1
                 )
             )

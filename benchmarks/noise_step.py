@@ -53,7 +53,7 @@ def _theirs(parameters: int, efficient: bool):
 
 
 def _rows(parameters: int) -> dict:
-    """Returns (step, state, model copies held, draws a round) of each row."""
+    """Returns (step, state, model copies held, draws per round) of each row."""
     import tensorflow as tf
 
     from tff_agg import noise

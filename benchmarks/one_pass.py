@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from stackoverflow.model import next_word as model
+from stackoverflow.model import next_word
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.recycling import outputs
 from tff_agg.runtime import quiet
@@ -41,10 +41,12 @@ class Study:
     seed: int = 0
 
 
-def make_store(study: Study, sizes: model.ModelConfig, folder: str) -> CheckpointStore:
+def make_store(
+    study: Study, sizes: next_word.ModelConfig, folder: str
+) -> CheckpointStore:
     """Fills a store with checkpoints that wander about random weights."""
     rng = np.random.default_rng(study.seed)
-    theta = [np.asarray(w) for w in model.initial_weights(sizes, study.seed)]
+    theta = [np.asarray(w) for w in next_word.initial_weights(sizes, study.seed)]
     store = CheckpointStore(folder)
     for t in range(study.checkpoints):
         store.save(t, {"iterate": theta})
@@ -55,7 +57,7 @@ def make_store(study: Study, sizes: model.ModelConfig, folder: str) -> Checkpoin
     return store
 
 
-def random_rows(study: Study, sizes: model.ModelConfig) -> np.ndarray:
+def random_rows(study: Study, sizes: next_word.ModelConfig) -> np.ndarray:
     """Makes rows of tokens: 5 to 20 words each."""
     rng = np.random.default_rng(study.seed)
     rows = np.zeros((study.sentences, sizes.row_length), np.int32)
@@ -82,7 +84,7 @@ def naive(load, predict, rows, newest: int, k: int, method: str) -> np.ndarray:
 
 def run(study: Study) -> dict[str, Any]:
     """Times both ways and compares their labels."""
-    sizes = model.ModelConfig(
+    sizes = next_word.ModelConfig(
         vocab_size=study.vocab_size,
         embedding_size=study.embedding_size,
         lstm_size=study.lstm_size,

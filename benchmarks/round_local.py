@@ -28,14 +28,13 @@ def main(argv: list[str]) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from stackoverflow.model import local_training as trainer
-    from stackoverflow.model import next_word as model
+    from stackoverflow.model import local_training, next_word
     from tff_agg import averaging, noise, privacy
     from tff_agg.learning import process
 
     task = workload.LARGE_LSTM
     runtime.use("local", lanes=_LANES.value)
-    config = model.ModelConfig(
+    config = next_word.ModelConfig(
         vocab_size=task.ids - 4,
         embedding_size=task.width,
         lstm_size=task.units,
@@ -49,7 +48,9 @@ def main(argv: list[str]) -> None:
         noise_multiplier=workload.NOISE_MULTIPLIER,
     )
     training = process.build_dp_ftrl_process(
-        trainer.packed_trainer(config, workload.CLIENT_RATE, batch_size=task.batch),
+        local_training.packed_trainer(
+            config, workload.CLIENT_RATE, batch_size=task.batch
+        ),
         plan=plan,
         averager=averaging.uta(_WINDOW.value),
         server_momentum=0.9,

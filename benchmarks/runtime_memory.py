@@ -9,6 +9,7 @@ resident memory of this process and its children after round 20 and later.
 import json
 import pathlib
 import time
+from collections.abc import Callable
 
 import numpy as np
 import psutil
@@ -32,9 +33,14 @@ def resident_megabytes() -> float:
 
 
 def measure(
-    rounds: int, largest_cohort: int, width: int, runtime_name: str, seed: int = 0
+    rounds: int,
+    largest_cohort: int,
+    width: int,
+    runtime_name: str,
+    seed: int = 0,
+    observe: Callable[[], float] = resident_megabytes,
 ) -> list[dict[str, float]]:
-    """Trains for `rounds` rounds and returns memory and time of each."""
+    """Trains for `rounds` rounds and returns memory, as observed, and time of each."""
     import tensorflow as tf
     import tensorflow_federated as tff
 
@@ -76,12 +82,14 @@ def measure(
             data = [dataset(int(rng.randint(1, 40))) for _ in range(clients)]
             began = time.perf_counter()
             state = process.next(state, data).state
+            seconds = time.perf_counter() - began
+            del data
             found.append(
                 {
                     "round": number,
                     "clients": clients,
-                    "seconds": time.perf_counter() - began,
-                    "megabytes": resident_megabytes(),
+                    "seconds": seconds,
+                    "memory": observe(),
                 }
             )
     return found
@@ -91,16 +99,16 @@ def main(argv: list[str]) -> None:
     del argv
     quiet_tensorflow()
     found = measure(_ROUNDS.value, _LARGEST.value, _WIDTH.value, _RUNTIME.value)
-    reference = found[_WARM_UP.value - 1]["megabytes"]
+    reference = found[_WARM_UP.value - 1]["memory"]
     print(f"{'round':>6} {'clients':>8} {'MB':>9} {'vs round ' + str(_WARM_UP.value)}")
     step = max(1, len(found) // 10)
     for row in found[_WARM_UP.value - 1 :: step]:
-        share = row["megabytes"] / reference - 1
+        share = row["memory"] / reference - 1
         print(
             f"{row['round']:>6} {row['clients']:>8} {row['megabytes']:>9.1f} "
             f"{share:+.2%}"
         )
-    worst = max(row["megabytes"] for row in found[_WARM_UP.value :]) / reference - 1
+    worst = max(row["memory"] for row in found[_WARM_UP.value :]) / reference - 1
     out = pathlib.Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)
     summary = {

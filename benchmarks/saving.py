@@ -68,15 +68,15 @@ def main(argv: list[str]) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from stackoverflow.model import next_word as model
+    from stackoverflow.model import next_word
     from tff_agg import averaging, checkpoints, noise, privacy, runtime
     from tff_agg.experiment import loop
     from tff_agg.learning import process
 
     runtime.configure_threads()
     runtime.use("local", lanes=1)
-    sizes = model.ModelConfig(vocab_size=int(10_000 * _SCALE.value))
-    shapes = [np.shape(w) for w in model.initial_weights(sizes, 0)]
+    sizes = next_word.ModelConfig(vocab_size=int(10_000 * _SCALE.value))
+    shapes = [np.shape(w) for w in next_word.initial_weights(sizes, 0)]
     count = sum(int(np.prod(shape)) for shape in shapes)
     print(f"{count:,} parameters, {4 * count / 1e6:.1f} MB")
     for mechanism, averager in (

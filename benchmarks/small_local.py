@@ -83,11 +83,10 @@ def _next_word(
     import tensorflow as tf
 
     from stackoverflow.model import group_training as group_trainer
-    from stackoverflow.model import local_training as trainer
-    from stackoverflow.model import next_word as model
+    from stackoverflow.model import local_training, next_word
     from tff_agg.learning import grouping
 
-    config = model.ModelConfig(
+    config = next_word.ModelConfig(
         vocab_size=task.ids - 4,
         embedding_size=task.width,
         lstm_size=task.units,
@@ -98,7 +97,7 @@ def _next_word(
         r.astype(np.int32)
         for r in workload.sentences(task, given.users, given.examples)
     ]
-    one = trainer.packed_trainer(config, rate, batch_size=batch)
+    one = local_training.packed_trainer(config, rate, batch_size=batch)
     all_ = group_trainer.packed_group_trainer(config, rate, batch_size=batch)
     groups = grouping.form_groups([len(r) for r in rows], given.group_users)
     return {

@@ -47,8 +47,7 @@ def check_participation(
       ParticipationError: A user breaks the schema, or is in one cohort twice.
 
     Example:
-      >>> check_participation(sampler, 2000, AtMostOnce()).most
-      1
+      check_participation(sampler, 2000, AtMostOnce()).most  # 1
     """
     rounds = sampler.rounds if rounds is None else rounds
     schema = sampler.participation if schema is None else schema

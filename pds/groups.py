@@ -14,8 +14,8 @@ class Group(NamedTuple):
     """Some users under a name.
 
     Attributes:
-      name: What is handed back with each sampled user, such as `'question'`.
-      users: Different integers, one a user (or a sample).
+      name: What is returned with each sampled user, such as `'question'`.
+      users: Different integers, one per user (or sample).
     """
 
     name: str
@@ -43,7 +43,7 @@ def by_type(store: Any, split: str = "train") -> tuple[Group, Group]:
       The groups `'question'` and `'answer'`; a user can be in both.
 
     Example:
-      >>> questions, answers = by_type(store, 'train')
+      questions, answers = by_type(store, 'train')
     """
     first, second = (
         Group(type, np.asarray(store.users_with(split, type), np.int64))

@@ -70,11 +70,10 @@ class Sampler:
         last two are logged and listed in `shortages`.
 
     Example:
-      >>> sampler = Sampler(
-      ...     groups=by_type(store), cohort_size=100, rounds=2000,
-      ...     participation=AtMostOnce(), seed=1, schedule=linear(200))
-      >>> sampler.sample(0)[0]
-      Participant(user=1182, group='question')
+      sampler = Sampler(
+          groups=by_type(store), cohort_size=100, rounds=2000,
+          participation=AtMostOnce(), seed=1, schedule=linear(200))
+      sampler.sample(0)[0]  # Participant(user=1182, group='question')
     """
 
     groups: Sequence[Group]

@@ -13,7 +13,7 @@ import time
 
 from absl import app, flags
 
-from stackoverflow.data import preparation as data
+from stackoverflow.data import preparation
 from stackoverflow.data.download import download
 from stackoverflow.data.sources import SPLITS
 from stackoverflow.data.token_store import TokenStore
@@ -129,14 +129,14 @@ def run(values: flags.FlagValues) -> int:
             if values.source != "official":
                 raise ValueError("--download: only the official source has a download")
             path = download(path, progress=bar)
-        source = data.make_source(
+        source = preparation.make_source(
             values.source,
             path,
             users=values.users,
             words=values.words,
             seed=values.seed,
         )
-        store = data.prepare_store(
+        store = preparation.prepare_store(
             source,
             values.out,
             vocab_size=values.vocab_size,

@@ -3,10 +3,10 @@
 Everything is imported when it is first used, and the light parts (`averaging`, `noise`,
 `privacy`, `checkpoints`, `uncertainty`) import neither TensorFlow nor TFF:
 
-  >>> import tff_agg
-  >>> tff_agg.runtime.set_up_tensorflow()
-  >>> tff_agg.runtime.use('local')
-  >>> process = tff_agg.build_dp_ftrl_process(model_fn, plan=plan, client_optimizer=0.5)
+  import tff_agg
+  tff_agg.runtime.set_up_tensorflow()
+  tff_agg.runtime.use('local')
+  process = tff_agg.build_dp_ftrl_process(model_fn, plan=plan, client_optimizer=0.5)
 """
 
 import importlib

@@ -115,9 +115,9 @@ def end_with_parent(parent: int) -> None:
       parent: The parent's process id, as the parent knows it.
 
     Example:
-      >>> concurrent.futures.ProcessPoolExecutor(
-      ...     2, multiprocessing.get_context('spawn'),
-      ...     initializer=end_with_parent, initargs=(os.getpid(),))
+      concurrent.futures.ProcessPoolExecutor(
+          2, multiprocessing.get_context('spawn'),
+          initializer=end_with_parent, initargs=(os.getpid(),))
     """
     if not _ask_the_kernel():
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()

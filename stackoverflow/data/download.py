@@ -44,7 +44,7 @@ def download(
       ValueError: If what arrived is not what the server has.
 
     Example:
-      >>> source = OfficialSource(download())
+      source = OfficialSource(download())
     """
     folder = cache_dir or os.path.join(os.path.expanduser("~"), ".tff")
     os.makedirs(folder, exist_ok=True)

@@ -40,8 +40,7 @@ class OfficialSource:
       path: The file or folder.
 
     Example:
-      >>> OfficialSource('stackoverflow.sqlite').num_sentences()
-      168895995
+      OfficialSource('stackoverflow.sqlite').num_sentences()  # 168895995
     """
 
     path: str

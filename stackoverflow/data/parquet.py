@@ -28,8 +28,7 @@ class ParquetSource:
       path: A file, or a folder with files called `*.parquet`.
 
     Example:
-      >>> ParquetSource('sentences.parquet').num_sentences()
-      1060883
+      ParquetSource('sentences.parquet').num_sentences()  # 1060883
     """
 
     path: str

@@ -18,8 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stackoverflow.data import encode, votes, word_choice
-from stackoverflow.data import store_manifest as manifest
+from stackoverflow.data import encode, store_manifest, votes, word_choice
 from stackoverflow.data.encode import Work
 from stackoverflow.data.process_pool import mapper
 from stackoverflow.data.sources import SPLITS, TYPES, Source
@@ -99,9 +98,9 @@ def prepare_store(
       out: The folder to make. `<out>.partial` is used meanwhile.
       vocab_size: The number of words kept: the most frequent ones of the train split.
       max_tokens: Words kept of a sentence.
-      selection: Choose the vocabulary with noise, from at most `selection.cap` words a
-        user. The store then names its ρ and δ, and every run on it counts them. None
-        takes the most frequent words as they are, which no guarantee covers.
+      selection: Choose the vocabulary with noise, from at most `selection.cap` words
+        per user. The store then names its ρ and δ, and every run on it counts them.
+        None takes the most frequent words as they are, which no guarantee covers.
       workers: Processes; 1 works in this one.
       progress: Called with (stage, done, total) as the work goes on.
       restart: Drop an unfinished preparation instead of going on with it, and replace
@@ -115,9 +114,9 @@ def prepare_store(
       ValueError: If an argument or the input is wrong, or `out` holds something else.
 
     Example:
-      >>> store = prepare_store(SyntheticSource(users=100), '/tmp/store')
+      >>> store = prepare_store(SyntheticSource(users=100), folder / 'store')
       >>> store.vocabulary.num_ids
-      262
+      256
     """
     for name, value in (
         ("vocab_size", vocab_size),
@@ -131,7 +130,7 @@ def prepare_store(
         "source": {"name": source.name, **source.fingerprint()},
         "vocab_size": vocab_size,
         "max_tokens": max_tokens,
-        "version": manifest.VERSION,
+        "version": store_manifest.VERSION,
     }
     if selection is not None:
         config["vocabulary_selection"] = dataclasses.asdict(selection)
@@ -159,12 +158,12 @@ def prepare_store(
 
 def _existing(out: str, config: dict[str, Any]) -> TokenStore:
     """Opens the store in `out` if it is the one asked for."""
-    if not os.path.exists(os.path.join(out, manifest.MANIFEST)):
+    if not os.path.exists(os.path.join(out, store_manifest.MANIFEST)):
         raise ValueError(
             f"out={out!r}: exists and is no token store; name another folder"
         )
     store = TokenStore.open(out)
-    found = manifest.read_manifest(out)["config"]
+    found = store_manifest.read_manifest(out)["config"]
     if found != config:
         raise ValueError(
             f"out={out!r}: holds a store made with other settings "
@@ -322,23 +321,23 @@ def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
     )
     users = users.sort_by([("split", "ascending"), ("name", "ascending")])
     encode.write_batch(
-        work.path("store", manifest.USERS), users.combine_chunks().to_batches()[0]
+        work.path("store", store_manifest.USERS), users.combine_chunks().to_batches()[0]
     )
-    with encode.atomic(work.path("store", manifest.VOCABULARY)) as file:
+    with encode.atomic(work.path("store", store_manifest.VOCABULARY)) as file:
         file.write(json.dumps(vocabulary.words, ensure_ascii=False).encode())
     written = {s["file"]: {"bytes": s["bytes"], "sha256": s["sha256"]} for s in stats}
-    for name in (manifest.USERS, manifest.VOCABULARY):
+    for name in (store_manifest.USERS, store_manifest.VOCABULARY):
         path = work.path("store", name)
         written[name] = {
             "bytes": os.path.getsize(path),
-            "sha256": manifest.file_sha256(path),
+            "sha256": store_manifest.file_sha256(path),
         }
     for name in os.listdir(work.path("store")):
         if name not in written:  # a temporary file of a killed run
             os.unlink(work.path("store", name))
     entries = {
-        "format": manifest.FORMAT,
-        "version": manifest.VERSION,
+        "format": store_manifest.FORMAT,
+        "version": store_manifest.VERSION,
         "max_tokens": work.max_tokens,
         "config": config,
         "files": written,
@@ -347,8 +346,8 @@ def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
     chosen = encode.read_json(work.path("vocabulary.json"))
     if "release" in chosen:
         entries["vocabulary_release"] = chosen["release"]
-    entries["sha256"] = manifest.manifest_sha256(entries)
-    encode.write_json(work.path("store", manifest.MANIFEST), entries)
+    entries["sha256"] = store_manifest.manifest_sha256(entries)
+    encode.write_json(work.path("store", store_manifest.MANIFEST), entries)
     files.sync_folder(work.path("store"))
 
 
@@ -374,7 +373,7 @@ def _summary(stats: list[dict[str, Any]], users: pa.Table) -> dict[str, Any]:
 
 def _replace_store(new: str, out: str, aside: str) -> None:
     """Puts a new store in the place of an old one."""
-    if not os.path.exists(os.path.join(out, manifest.MANIFEST)):
+    if not os.path.exists(os.path.join(out, store_manifest.MANIFEST)):
         raise ValueError(f"out={out!r}: exists and is no token store; not replaced")
     os.rename(out, aside)
     os.rename(new, out)

@@ -4,7 +4,7 @@ import os
 import pathlib
 import re
 
-from stackoverflow.data import preparation as data
+from stackoverflow.data import preparation
 
 
 def ensure_store(
@@ -17,7 +17,7 @@ def ensure_store(
     words: int = 256,
     seed: int = 0,
     workers: int | None = None,
-    progress: data.Progress | None = None,
+    progress: preparation.Progress | None = None,
 ) -> str:
     """Returns the path of a source's token store, prepared once and then reused.
 
@@ -29,14 +29,14 @@ def ensure_store(
       users: Users of the synthetic source.
       words: Different words of the synthetic source.
       seed: Seed of the synthetic source.
-      workers: Processes that prepare; one a core if not given.
+      workers: Processes that prepare; one per core if not given.
       progress: Called with (stage, done, total).
 
     Example:
       >>> ensure_store('synthetic', None, 'data', users=100)
       'data/synthetic-100users-256words-seed0'
     """
-    made = data.make_source(source, path, users=users, words=words, seed=seed)
+    made = preparation.make_source(source, path, users=users, words=words, seed=seed)
     if source == "synthetic":
         name = f"synthetic-{users}users-{words}words-seed{seed}"
         vocab_size = min(vocab_size, words)
@@ -46,7 +46,7 @@ def ensure_store(
     out = os.path.join(os.fspath(folder), name)
     if workers is None:
         workers = os.cpu_count() or 1
-    data.prepare_store(
+    preparation.prepare_store(
         made, out, vocab_size=vocab_size, workers=workers, progress=progress
     )
     return out

@@ -13,7 +13,7 @@ VOCABULARY = "vocabulary.json"
 USERS = "users.arrow"
 
 
-class StoreError(ValueError):
+class TokenStoreError(ValueError):
     """A folder is not a token store, or is one that has been damaged."""
 
 
@@ -42,26 +42,26 @@ def read_manifest(path: str) -> dict[str, Any]:
         with open(file, encoding="utf-8") as text:
             manifest = json.load(text)
     except FileNotFoundError as error:
-        raise StoreError(
+        raise TokenStoreError(
             f"{path}: no token store here ({MANIFEST} is missing); make one with "
             "python -m stackoverflow.prepare"
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"{file}: damaged, not JSON ({error})") from error
+        raise TokenStoreError(f"{file}: damaged, not JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise StoreError(f"{file}: not the manifest of a token store")
+        raise TokenStoreError(f"{file}: not the manifest of a token store")
     if manifest.get("version") != VERSION:
-        raise StoreError(
+        raise TokenStoreError(
             f"{file}: version {manifest.get('version')}, this code reads {VERSION}"
         )
     if manifest.get("sha256") != manifest_sha256(manifest):
-        raise StoreError(f"{file}: damaged or edited, its checksum is wrong")
+        raise TokenStoreError(f"{file}: damaged or edited, its checksum is wrong")
     return manifest
 
 
 def check_sha256(path: str, name: str, expected: str) -> None:
-    """Raises a StoreError if a file is not the one in the manifest."""
+    """Raises a TokenStoreError if a file is not the one in the manifest."""
     if file_sha256(os.path.join(path, name)) != expected:
-        raise StoreError(
+        raise TokenStoreError(
             f"{path}: {name} is damaged, its checksum is wrong; prepare the store again"
         )

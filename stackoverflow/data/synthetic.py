@@ -130,7 +130,7 @@ def word_text(number: int) -> str:
 
     Example:
       >>> word_text(0), word_text(65)
-      ('baba', 'baka')
+      ('baba', 'beba')
     """
     consonants, vowels = "bdfgklmnprstv", "aeiou"
     syllables = [c + v for c in consonants for v in vowels]
@@ -159,7 +159,7 @@ class SyntheticSource:
     Example:
       >>> batch = next(SyntheticSource(users=10, seed=1).read(0))
       >>> batch.column('type')[0].as_py()
-      'question'
+      'answer'
     """
 
     users: int = 2000

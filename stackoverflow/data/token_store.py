@@ -23,7 +23,7 @@ from stackoverflow.data.sources import SPLITS, TYPES
 from stackoverflow.data.store_manifest import (
     USERS,
     VOCABULARY,
-    StoreError,
+    TokenStoreError,
     check_sha256,
     part_name,
     read_manifest,
@@ -80,10 +80,9 @@ class TokenStore:
     `user_name`. Reading is thread-safe; pickling keeps the path only.
 
     Example:
-      >>> store = TokenStore.open('data/synthetic')
-      >>> user = store.users('train')[0]
-      >>> store.rows(user, type='question', seed=1, round=7).shape
-      (12, 21)
+      store = TokenStore.open('data/synthetic')
+      user = store.users('train')[0]
+      store.rows(user, type='question', seed=1, round=7).shape  # (12, 21)
     """
 
     def __init__(self, path: str, manifest: Mapping[str, Any], vocabulary: Vocabulary):
@@ -110,16 +109,18 @@ class TokenStore:
           The store.
 
         Raises:
-          StoreError: If the folder is no store, or not the one that was written.
+          TokenStoreError: If the folder is no store, or not the one that was written.
         """
         path = os.path.abspath(os.fspath(path))
         manifest = read_manifest(path)
         for name, entry in manifest["files"].items():
             file = os.path.join(path, name)
             if not os.path.isfile(file):
-                raise StoreError(f"{path}: {name} is missing; prepare the store again")
+                raise TokenStoreError(
+                    f"{path}: {name} is missing; prepare the store again"
+                )
             if os.path.getsize(file) != entry["bytes"]:
-                raise StoreError(
+                raise TokenStoreError(
                     f"{path}: {name} has {os.path.getsize(file)} bytes, the manifest "
                     f"says {entry['bytes']}; prepare the store again"
                 )

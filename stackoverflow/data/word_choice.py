@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stackoverflow.data import encode, votes
-from stackoverflow.data import store_manifest as manifest
+from stackoverflow.data import encode, store_manifest, votes
 from stackoverflow.data.encode import Work
 from stackoverflow.data.vocabulary import private_top_words, top_words
 from tff_agg.privacy.releases import Release
@@ -56,8 +55,8 @@ def spent_before(folder: str, out: str) -> Release | None:
         # It was started over: what it has chosen since, if anything, includes this,
         # and this includes the finished store.
         found = [found[0] or encode.read_json(spent)]
-    elif os.path.exists(os.path.join(out, manifest.MANIFEST)):
-        found.append(manifest.read_manifest(out).get("vocabulary_release"))
+    elif os.path.exists(os.path.join(out, store_manifest.MANIFEST)):
+        found.append(store_manifest.read_manifest(out).get("vocabulary_release"))
     releases = [Release.from_json(one) for one in found if one is not None]
     return _together(releases) if releases else None
 

@@ -7,22 +7,20 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from stackoverflow.model import local_training as trainer
-from stackoverflow.model import metrics, side_by_side
-from stackoverflow.model import next_word as model
+from stackoverflow.model import local_training, metrics, next_word, side_by_side
 from stackoverflow.model.side_by_side import Users
 from tff_agg.learning import group_work
 
 
 def packed_group_trainer(
-    config: model.ModelConfig,
+    config: next_word.ModelConfig,
     learning_rate: float,
     *,
     batch_size: int = 16,
     epochs: int = 1,
     seed: int = 0,
 ) -> group_work.GroupTrainer:
-    """Makes the local training of `trainer.packed_trainer` for groups of users.
+    """Makes the local training of `local_training.packed_trainer` for groups of users.
 
     Each user's update and metrics are those of `packed_trainer`, to float precision.
 
@@ -39,23 +37,23 @@ def packed_group_trainer(
       rows each user has. Several elements are so many more users.
 
     Example:
-      >>> trainer = packed_group_trainer(model.ModelConfig(), learning_rate=0.5)
-      >>> process = build_dp_ftrl_process(trainer, plan=plan)
-      >>> group = group_of_rows([rows_of_ada, rows_of_bob])
+      trainer = packed_group_trainer(next_word.ModelConfig(), learning_rate=0.5)
+      process = build_dp_ftrl_process(trainer, plan=plan)
+      group = group_of_rows([rows_of_ada, rows_of_bob])
     """
-    trainer.check_training(learning_rate, batch_size, epochs)
+    local_training.check_training(learning_rate, batch_size, epochs)
     spec = (
         tf.TensorSpec([None, config.row_length], tf.int32),
         tf.TensorSpec([None], tf.int32),
     )
 
     def initial_weights() -> tff.learning.models.ModelWeights:
-        trainable = tuple(model.initial_weights(config, seed))
+        trainable = tuple(next_word.initial_weights(config, seed))
         return tff.learning.models.ModelWeights(trainable, ())
 
     @tf.function(autograph=False)
     def update(weights, dataset):
-        users = Users(*trainer.gather_elements(dataset, spec))
+        users = Users(*local_training.gather_elements(dataset, spec))
         moved, sums = train_users(
             config,
             [tf.convert_to_tensor(w) for w in weights.trainable],
@@ -68,7 +66,7 @@ def packed_group_trainer(
         return deltas, tf.cast(users.counts, tf.float32), sums
 
     return group_work.GroupTrainer(
-        spec, initial_weights, update, trainer.finalize_metrics
+        spec, initial_weights, update, local_training.finalize_metrics
     )
 
 
@@ -76,7 +74,7 @@ def group_of_rows(rows: Sequence[np.ndarray]) -> tf.data.Dataset:
     """Returns the dataset of a group, given each user's rows as an array.
 
     Example:
-      >>> group_of_rows([rows_of_ada, rows_of_bob]).element_spec
+      group_of_rows([rows_of_ada, rows_of_bob]).element_spec
     """
     counts = np.array([len(r) for r in rows], np.int32)
     return tf.data.Dataset.from_tensors(
@@ -85,7 +83,7 @@ def group_of_rows(rows: Sequence[np.ndarray]) -> tf.data.Dataset:
 
 
 def train_users(
-    config: model.ModelConfig,
+    config: next_word.ModelConfig,
     weights: list[tf.Tensor],
     users: Users,
     *,
@@ -97,7 +95,7 @@ def train_users(
 
     Args:
       config: The sizes of the model.
-      weights: In the order of `model.WEIGHT_NAMES`.
+      weights: In the order of `next_word.WEIGHT_NAMES`.
       users: The users' rows.
       learning_rate: The step's size.
       batch_size: Rows in a step of a user.

@@ -7,13 +7,12 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from stackoverflow.model import lstm, metrics, packing
-from stackoverflow.model import next_word as model
+from stackoverflow.model import lstm, metrics, next_word, packing
 from tff_agg.learning import client_work
 
 
 def packed_trainer(
-    config: model.ModelConfig,
+    config: next_word.ModelConfig,
     learning_rate: float,
     *,
     batch_size: int = 16,
@@ -22,7 +21,7 @@ def packed_trainer(
 ) -> client_work.LocalTrainer:
     """Makes the local training: plain gradient descent on a client's token rows.
 
-    Steps and gradients are those of the Keras model of `model.keras_model` with the
+    Steps and gradients are those of the Keras model of `next_word.keras_model` with the
     mean cross entropy over the real tokens of each batch, to float precision.
 
     Args:
@@ -41,15 +40,15 @@ def packed_trainer(
       taken before its step.
 
     Example:
-      >>> trainer = packed_trainer(model.ModelConfig(), learning_rate=0.5)
-      >>> process = build_dp_ftrl_process(trainer, plan=plan)
-      >>> dataset = tf.data.Dataset.from_tensors(rows)
+      trainer = packed_trainer(next_word.ModelConfig(), learning_rate=0.5)
+      process = build_dp_ftrl_process(trainer, plan=plan)
+      dataset = tf.data.Dataset.from_tensors(rows)
     """
     check_training(learning_rate, batch_size, epochs)
     spec = tf.TensorSpec([None, config.row_length], tf.int32)
 
     def initial_weights() -> tff.learning.models.ModelWeights:
-        trainable = tuple(model.initial_weights(config, seed))
+        trainable = tuple(next_word.initial_weights(config, seed))
         return tff.learning.models.ModelWeights(trainable, ())
 
     @tf.function(autograph=False)
@@ -72,7 +71,7 @@ def packed_trainer(
 
 
 def train_on_rows(
-    config: model.ModelConfig,
+    config: next_word.ModelConfig,
     weights: list[tf.Tensor],
     rows: tf.Tensor,
     *,
@@ -84,7 +83,7 @@ def train_on_rows(
 
     Args:
       config: The sizes of the model.
-      weights: In the order of `model.WEIGHT_NAMES`.
+      weights: In the order of `next_word.WEIGHT_NAMES`.
       rows: int32 [any, row_length].
       learning_rate: The step's size.
       batch_size: Rows in a step.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stackoverflow.model import next_word as model
+from stackoverflow.model import next_word
 
 SUM_NAMES = (
     "loss",
@@ -23,7 +23,9 @@ SUM_NAMES = (
 )
 
 
-def sums(config: model.ModelConfig, targets: Any, predicted: Any, losses: Any) -> Any:
+def sums(
+    config: next_word.ModelConfig, targets: Any, predicted: Any, losses: Any
+) -> Any:
     """Sums up predictions, in TensorFlow ops.
 
     Args:
@@ -59,7 +61,7 @@ def sums(config: model.ModelConfig, targets: Any, predicted: Any, losses: Any) -
 
 
 def sums_by_user(
-    config: model.ModelConfig, targets: Any, predicted: Any, losses: Any
+    config: next_word.ModelConfig, targets: Any, predicted: Any, losses: Any
 ) -> Any:
     """Sums up predictions as `sums` does, for each user by itself.
 
@@ -74,7 +76,7 @@ def sums_by_user(
     """
     import tensorflow as tf
 
-    real = tf.not_equal(targets, model.PAD)
+    real = tf.not_equal(targets, next_word.PAD)
     right = tf.equal(tf.cast(predicted, targets.dtype), targets) & real
     no_end = (
         real & tf.not_equal(targets, config.eos) & tf.not_equal(targets, config.bos)

@@ -141,7 +141,7 @@ def drive_gradients(
         if to_state is None:
             cell = state * by_cell
         else:
-            # Rows that end here hear nothing from the step behind.
+            # Rows that end here receive nothing from the step behind.
             missing = [*outer, [0, alive[step] - alive[step + 1]], [0, 0]]
             state += tf.pad(to_state, missing)
             cell = state * by_cell + tf.pad(to_cell, missing)

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from stackoverflow.model import lstm, metrics, packing
-from stackoverflow.model import next_word as model
+from stackoverflow.model import lstm, metrics, next_word, packing
 from tff_agg.recycling.outputs import Predictions
 
 # Rows in one pass: enough that the LSTM's products are no longer thin.
@@ -33,7 +32,7 @@ class Scores(NamedTuple):
     positions: np.ndarray
 
 
-def evaluator(config: model.ModelConfig) -> Callable[..., dict[str, float]]:
+def evaluator(config: next_word.ModelConfig) -> Callable[..., dict[str, float]]:
     """Makes a function that sums up a model's hits and losses over rows.
 
     Args:
@@ -41,14 +40,14 @@ def evaluator(config: model.ModelConfig) -> Callable[..., dict[str, float]]:
 
     Returns:
       A function `(weights, rows) -> sums`: weights in the order of
-      `model.WEIGHT_NAMES`, rows int [any, row_length]. The sums are Python floats, to
-      be added with `metrics.add` and read with `metrics.finalize`.
+      `next_word.WEIGHT_NAMES`, rows int [any, row_length]. The sums are Python floats,
+      to be added with `metrics.add` and read with `metrics.finalize`.
 
     Example:
-      >>> config = model.ModelConfig(vocab_size=8, embedding_size=2, lstm_size=3)
+      >>> config = next_word.ModelConfig(vocab_size=8, embedding_size=2, lstm_size=3)
       >>> evaluate = evaluator(config)
       >>> rows = np.zeros([4, config.row_length], np.int32)
-      >>> evaluate(model.initial_weights(config), rows)["tokens"]
+      >>> evaluate(next_word.initial_weights(config), rows)["tokens"]
       0.0
     """
     step = _sums_step(config)
@@ -73,7 +72,7 @@ def evaluator(config: model.ModelConfig) -> Callable[..., dict[str, float]]:
 
 
 def predict_scores(
-    config: model.ModelConfig,
+    config: next_word.ModelConfig,
     weights: Sequence[Any],
     rows: np.ndarray,
     *,
@@ -88,15 +87,15 @@ def predict_scores(
 
     Args:
       config: The sizes of the model.
-      weights: In the order of `model.WEIGHT_NAMES`.
+      weights: In the order of `next_word.WEIGHT_NAMES`.
       rows: int [any, row_length].
       max_positions: The most positions in one portion; with 10,004 ids, 1,024 of them
         take 41 MB.
 
     Example:
-      >>> config = model.ModelConfig(vocab_size=8, embedding_size=2, lstm_size=3)
+      >>> config = next_word.ModelConfig(vocab_size=8, embedding_size=2, lstm_size=3)
       >>> row = np.array([[config.bos, 3, config.eos] + [0] * 18])
-      >>> [scores] = predict_scores(config, model.initial_weights(config), row)
+      >>> [scores] = predict_scores(config, next_word.initial_weights(config), row)
       >>> scores.probabilities.shape, scores.targets.tolist()
       ((1, 12), [3])
     """
@@ -116,7 +115,7 @@ def predict_scores(
 
 
 def predictions(
-    config: model.ModelConfig, weights: Sequence[Any], rows: np.ndarray
+    config: next_word.ModelConfig, weights: Sequence[Any], rows: np.ndarray
 ) -> Predictions:
     """Returns the distributions of `predict_scores` at once, in the order of the words.
 
@@ -143,7 +142,7 @@ def _cores() -> int:
 
 
 def _chunks(
-    config: model.ModelConfig, rows: np.ndarray, size: int
+    config: next_word.ModelConfig, rows: np.ndarray, size: int
 ) -> Iterator[tuple[int, tf.Tensor]]:
     """Cuts checked rows into tensors of at most `size` rows, with their first index."""
     rows = np.asarray(rows)
@@ -160,16 +159,16 @@ def _chunks(
         yield start, tf.constant(rows[start : start + size], tf.int32)
 
 
-def _tensors(config: model.ModelConfig, weights: Sequence[Any]) -> list[tf.Tensor]:
+def _tensors(config: next_word.ModelConfig, weights: Sequence[Any]) -> list[tf.Tensor]:
     """Checks the weights and turns them into tensors."""
     return [
         tf.convert_to_tensor(w, tf.float32)
-        for w in model.check_weights(config, weights)
+        for w in next_word.check_weights(config, weights)
     ]
 
 
 @functools.cache
-def _sums_step(config: model.ModelConfig) -> Callable[..., Any]:
+def _sums_step(config: next_word.ModelConfig) -> Callable[..., Any]:
     """Compiles the pass over one chunk of rows that returns sums."""
 
     @tf.function(input_signature=_signature(config), autograph=False)
@@ -195,7 +194,7 @@ def _sums_step(config: model.ModelConfig) -> Callable[..., Any]:
 
 
 @functools.cache
-def _scores_steps(config: model.ModelConfig) -> tuple[Callable, Callable]:
+def _scores_steps(config: next_word.ModelConfig) -> tuple[Callable, Callable]:
     """Compiles the pass to the output layer, at positions that count, and the rest."""
 
     @tf.function(input_signature=_signature(config), autograph=False)
@@ -222,7 +221,7 @@ def _scores_steps(config: model.ModelConfig) -> tuple[Callable, Callable]:
     return hidden, softmax
 
 
-def _signature(config: model.ModelConfig) -> list[Any]:
+def _signature(config: next_word.ModelConfig) -> list[Any]:
     """The weights and rows that a compiled pass takes."""
     weights = [tf.TensorSpec(shape, tf.float32) for shape in config.weight_shapes]
     return [weights, tf.TensorSpec([None, config.row_length], tf.int32)]

@@ -49,7 +49,7 @@ def first_step(weights: list[Any], users: Users, scale: float) -> Step:
     """Returns each user's gradients at weights that all of them share.
 
     Args:
-      weights: In the order of `model.WEIGHT_NAMES`.
+      weights: In the order of `next_word.WEIGHT_NAMES`.
       users: The rows of one batch of each user.
       scale: The gradients are multiplied with it.
     """
@@ -104,7 +104,7 @@ def later_step(weights: list[Any], users: Users, scale: float) -> Step:
     """Returns each user's gradients at weights of its own.
 
     Args:
-      weights: Stacked: [users, …] for each, in the order of `model.WEIGHT_NAMES`.
+      weights: Stacked: [users, …] for each, in the order of `next_word.WEIGHT_NAMES`.
       users: The rows of one batch of each user.
       scale: The gradients are multiplied with it.
     """

@@ -9,15 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import traceback
 
 import pytest
 from absl import flags
 
 from stackoverflow import prepare
-from stackoverflow.data import encode, word_choice
-from stackoverflow.data import preparation as data
+from stackoverflow.data import encode, preparation, word_choice
 from stackoverflow.data.preparation import make_source, prepare_store
 from stackoverflow.data.store_manifest import read_manifest
 from stackoverflow.data.synthetic import SyntheticSource
@@ -29,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Several parts and pieces also for little data."""
-    monkeypatch.setattr(data, "_PART_SENTENCES", 700)
+    monkeypatch.setattr(preparation, "_PART_SENTENCES", 700)
     monkeypatch.setattr(encode, "_MAX_BATCH_ROWS", 1000)
     monkeypatch.setattr(word_choice, "_MERGE_BYTES", 1)
 
@@ -190,7 +188,7 @@ def test_a_full_disk_leaves_no_store_and_can_go_on(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         prepare_store(SOURCE, tmp_path / "store")
     assert os.listdir(tmp_path) == ["store.partial"]
-    assert not list(tmp_path.rglob(".tmp-*"))
+    assert not list(tmp_path.rglob("*.new"))
     monkeypatch.undo()
     prepare_store(SOURCE, tmp_path / "store")
     assert os.listdir(tmp_path) == ["store"]
@@ -202,7 +200,7 @@ def test_a_kill_between_the_rename_and_the_clearing_is_cleared_up(
     def stop(folder):
         raise Killed
 
-    monkeypatch.setattr(data, "_remove", stop)
+    monkeypatch.setattr(preparation, "_remove", stop)
     with pytest.raises(Killed):
         prepare_store(SOURCE, tmp_path / "store")
     monkeypatch.undo()
@@ -215,36 +213,49 @@ def test_a_kill_between_the_rename_and_the_clearing_is_cleared_up(
     assert sorted(os.listdir(tmp_path)) == ["other", "store"]
 
 
+# The binary as it is, killed in the middle of a stage.
+KILLED = """
+import os, signal, sys
+from stackoverflow import prepare
+from tff_agg.experiment import progress
+
+stage = sys.argv.pop(1)
+
+class Strike(progress.StageBar):
+    def __call__(self, now, done, total):
+        if now == stage and done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+progress.StageBar = Strike
+prepare.entry_point()
+"""
+
+
 @pytest.mark.slow
 def test_killed_processes_go_on(tmp_path):
-    arguments = [
-        *(sys.executable, "-m", "stackoverflow.prepare", "--source=synthetic"),
-        *("--users=20000", "--words=80", "--workers=2"),
-    ]
     out = tmp_path / "store"
-    kills = 0
-    for delay in (1.0, 2.0, 3.0):
-        process = subprocess.Popen(
-            [*arguments, f"--out={out}"],
+    arguments = [
+        *("--source=synthetic", "--users=5000", "--words=80", "--workers=2"),
+        f"--out={out}",
+    ]
+    for stage in ("read", "map words", "write"):
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED, stage, *arguments],
             cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
         )
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += not out.exists()
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert not out.exists()
     done = subprocess.run(
-        [*arguments, f"--out={out}"],
+        [sys.executable, "-m", "stackoverflow.prepare", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
     assert "OOV share" in done.stdout
-    assert kills > 0
     store = TokenStore.open(out, verify=True)
-    source = SyntheticSource(users=20_000, words=80)
+    source = SyntheticSource(users=5000, words=80)
     total = sum(store.summary[split]["sentences"] for split in store.summary)
     assert total == source.num_sentences()
     assert os.listdir(tmp_path) == ["store"]
@@ -265,7 +276,7 @@ def test_an_unfinished_preparation_of_something_else_is_not_mixed_in(
 
 def test_two_preparations_of_one_store_are_refused(tmp_path):
     with (
-        data._locked(os.fspath(tmp_path / "store.partial")),
+        preparation._locked(os.fspath(tmp_path / "store.partial")),
         pytest.raises(ValueError, match=f"in use by pid {os.getpid()} "),
     ):
         prepare_store(SOURCE, tmp_path / "store")

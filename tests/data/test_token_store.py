@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stackoverflow.data.preparation import prepare_store
-from stackoverflow.data.store_manifest import StoreError
+from stackoverflow.data.store_manifest import TokenStoreError
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 
@@ -220,7 +220,7 @@ def test_a_damaged_store_is_refused(store, tmp_path, file, damage, message):
     shutil.copytree(store.path, copy)
     TokenStore.open(copy, verify=True)
     damage(copy / file)
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(TokenStoreError, match=message):
         TokenStore.open(copy)
 
 
@@ -229,12 +229,12 @@ def test_damaged_sentences_never_reach_training(store, tmp_path):
     shutil.copytree(store.path, copy)
     flip_byte(copy / "part-00000.arrow")
     opened = TokenStore.open(copy)
-    with pytest.raises(StoreError, match=r"part-00000.arrow is damaged"):
+    with pytest.raises(TokenStoreError, match=r"part-00000.arrow is damaged"):
         opened.rows(0)
-    with pytest.raises(StoreError, match=r"part-00000.arrow is damaged"):
+    with pytest.raises(TokenStoreError, match=r"part-00000.arrow is damaged"):
         TokenStore.open(copy, verify=True)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(StoreError, match="no token store"):
+    with pytest.raises(TokenStoreError, match="no token store"):
         TokenStore.open(tmp_path / "nothing")

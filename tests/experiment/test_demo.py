@@ -6,7 +6,7 @@ import math
 import pytest
 
 from stackoverflow import demo
-from stackoverflow.data import prepared as stores
+from stackoverflow.data import prepared
 from tff_agg.experiment import tables
 
 
@@ -69,7 +69,7 @@ def test_the_title_claims_no_privacy_for_known_seeds():
 @pytest.mark.slow
 def test_it_runs_end_to_end(tmp_path):
     config = demo.DemoConfig(out=str(tmp_path / "demo"), seeds=1, rounds=2, users=600)
-    store = stores.ensure_store(
+    store = prepared.ensure_store(
         "synthetic", None, tmp_path / "data", users=config.users, workers=1
     )
     found, plan = demo.run_all(config, store)

@@ -5,14 +5,14 @@ import pathlib
 import resource
 import shutil
 import subprocess
-import time
+import sys
 
 import pytest
 
 from tests.experiment import train_binary
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment import tables, terminal
+from tff_agg.experiment import terminal
 from tff_agg.experiment.drivers import train as training
 
 # Root writes wherever it likes; without these rights it is like everybody else.
@@ -69,35 +69,37 @@ def newest_state(out):
     return checkpoints.CheckpointStore(out / "checkpoints").rounds("state")[-1]
 
 
-def fill_after(process, out, target, disk):
-    """Takes all that is left of a disk from some round on, until a process ends."""
-    timing = out / "timing.csv"
-    with open(disk / "filler", "wb", buffering=0) as filler:
-        while process.poll() is None:
-            rows = tables.read_rows(timing) if timing.exists() else []
-            if rows and int(rows[-1]["round"]) >= target:
-                break
-            time.sleep(0.002)
-        while process.poll() is None:
-            try:
+# The binary as it is, on a disk that others fill from its third round on.
+FILLED = """
+import contextlib, sys
+from stackoverflow import train
+from tff_agg.experiment import terminal
+
+path, on_round = sys.argv.pop(1), terminal.TrainingBar.on_round
+
+def fill(self, done, facts):
+    on_round(self, done, facts)
+    if done >= 3:
+        with contextlib.suppress(OSError), open(path, "ab", buffering=0) as filler:
+            while True:
                 filler.write(bytes(1 << 12))
-            except OSError:
-                time.sleep(0.001)
+
+terminal.TrainingBar.on_round = fill
+sys.argv[0] = "train"
+train.entry_point()
+"""
 
 
 @pytest.mark.slow
 def test_a_disk_that_fills_and_then_is_read_only(finished, token_store, disk):
     out = disk.path / "run"
-    process = subprocess.Popen(
-        train_binary.command(token_store, out),
+    flags = [f"--store={token_store}", f"--out={out}", *train_binary.FLAGS]
+    done = subprocess.run(
+        [sys.executable, "-c", FILLED, disk.path / "filler", *flags],
         cwd=train_binary.ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
-    fill_after(process, out, 3, disk.path)
-    stdout, stderr = process.communicate()
-    done = subprocess.CompletedProcess([], process.returncode, stdout, stderr)
     assert_told(done, out, "the disk is full", "free space")
     assert not left_over(out)
     state = newest_state(out)

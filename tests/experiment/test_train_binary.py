@@ -1,18 +1,17 @@
 """`python -m stackoverflow.train` from flags to files, and against kill -9."""
 
 import json
-import os
-import random
 import signal
 import stat
 import subprocess
-import time
+import sys
 
 import pytest
 
 from tests.experiment.run_contents import contents
-from tests.experiment.train_binary import ROOT, command, run
+from tests.experiment.train_binary import FLAGS, ROOT, run
 from tff_agg.experiment import tables
+from tff_agg.experiment.ledger import Ledger
 
 
 @pytest.mark.slow
@@ -61,32 +60,41 @@ def test_the_state_is_the_owners_alone(finished):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
+# The binary as it is, killed before its n-th call that makes something durable.
+KILLED = """
+import os, signal, sys
+from stackoverflow import train
+
+left, fsync = int(sys.argv.pop(1)), os.fsync
+
+def dying(descriptor):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(descriptor)
+
+os.fsync = dying
+sys.argv[0] = "train"
+train.entry_point()
+"""
+
+
 @pytest.mark.slow
 def test_killed_again_and_again_it_comes_to_the_same_bits(
     finished, token_store, tmp_path
 ):
-    out, generator = tmp_path / "run", random.Random(3)
-    kills = 0
-    for target in (1, 3, 6):
-        process = subprocess.Popen(
-            command(token_store, out),
+    out = tmp_path / "run"
+    flags = [f"--store={token_store}", f"--out={out}", *FLAGS]
+    for calls in (31, 47, 62):
+        process = subprocess.run(
+            [sys.executable, "-c", KILLED, str(calls), *flags],
             cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
         )
-        timing = out / "timing.csv"
-        deadline = time.monotonic() + 300
-        while process.poll() is None and time.monotonic() < deadline:
-            rows = tables.read_rows(timing) if timing.exists() else []
-            if rows and int(rows[-1]["round"]) >= target:
-                break
-            time.sleep(0.002)
-        time.sleep(generator.uniform(0, 0.05))
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.wait()
-    assert kills >= 2
+        assert process.returncode == -signal.SIGKILL, process.stderr
+    done = Ledger(out).read()
+    assert done is not None and 2 <= done.last < 8
     last = run(token_store, out)
     assert last.returncode == 0, last.stderr
     assert contents(out) == contents(finished[0])

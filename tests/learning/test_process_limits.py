@@ -149,9 +149,9 @@ def test_more_clients_than_planned_are_refused_before_any_works_fewer_are_not(
     built = tiny.build(plan=tiny.plan(cohort_size=2))
     one = tiny.client([1.0] * tiny.WIDTH)
     state = built.initialize()
-    with pytest.raises(ValueError, match=r"at most 2 clients a round; there were 3"):
+    with pytest.raises(ValueError, match=r"at most 2 clients per round; there were 3"):
         built.next(state, [one] * 3)
-    with pytest.raises(ValueError, match=r"at most 2 clients a round; there were 3"):
+    with pytest.raises(ValueError, match=r"at most 2 clients per round; there were 3"):
         built.next(state, client_data=[one] * 3)
     assert not worked
     for count in (0, 1, 2):
@@ -174,7 +174,7 @@ def test_the_computation_itself_refuses_too(tiny):
 
     one = tiny.client([1.0] * tiny.WIDTH)
     state = built.initialize()
-    with pytest.raises(runtime.ComputationError, match="at most 2 clients a round"):
+    with pytest.raises(runtime.ComputationError, match="at most 2 clients per round"):
         two_by_two(state, [one] * 3)
     state, _ = two_by_two(state, [one] * 2)
     with pytest.raises(runtime.ComputationError, match="the plan ends after 1 rounds"):

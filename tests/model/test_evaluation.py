@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow.model import metrics
-from stackoverflow.model import next_word as model
+from stackoverflow.model import metrics, next_word
 from stackoverflow.model import scoring as evaluation
 
-SMALL = model.ModelConfig(vocab_size=12, embedding_size=5, lstm_size=6, max_tokens=8)
+SMALL = next_word.ModelConfig(
+    vocab_size=12, embedding_size=5, lstm_size=6, max_tokens=8
+)
 
 
 def sentences(config, count, seed=0):
@@ -34,7 +35,7 @@ def random_weights(config, seed=0):
 
 def by_hand(config, weights, rows):
     """Every prediction as (target, probabilities), from the Keras model."""
-    net = model.keras_model(config)
+    net = next_word.keras_model(config)
     net.set_weights(weights)
     chances = tf.nn.softmax(net(rows[:, :-1])).numpy()
     return [
@@ -75,7 +76,7 @@ def test_groups_add_up_to_the_whole():
 
 
 def test_a_perfect_model_scores_one():
-    config = model.ModelConfig(vocab_size=3, embedding_size=2, lstm_size=2)
+    config = next_word.ModelConfig(vocab_size=3, embedding_size=2, lstm_size=2)
     weights = [np.zeros(shape, np.float32) for shape in config.weight_shapes]
     weights[-1][2] = 50.0
     rows = np.zeros([5, config.row_length], np.int32)

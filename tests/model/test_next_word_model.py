@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow.model import next_word as model
-from stackoverflow.model import packing
+from stackoverflow.model import next_word, packing
 
-SMALL = model.ModelConfig(vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9)
+SMALL = next_word.ModelConfig(
+    vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9
+)
 
 
 def test_the_papers_model_has_the_papers_parameters():
-    config = model.ModelConfig()
+    config = next_word.ModelConfig()
     sizes = [int(np.prod(shape)) for shape in config.weight_shapes]
     layers = [sizes[0], sum(sizes[1:4]), sum(sizes[4:6]), sum(sizes[6:])]
     assert layers == [960_384, 2_055_560, 64_416, 970_388]
@@ -21,26 +22,31 @@ def test_the_papers_model_has_the_papers_parameters():
 
 
 def test_the_keras_model_has_the_same_weights_in_the_same_order():
-    net = model.keras_model(model.ModelConfig())
+    net = next_word.keras_model(next_word.ModelConfig())
     layers = [layer.count_params() for layer in net.layers]
     assert layers == [960_384, 2_055_560, 64_416, 970_388]
     shapes = tuple(tuple(v.shape) for v in net.trainable_variables)
-    assert shapes == model.ModelConfig().weight_shapes
+    assert shapes == next_word.ModelConfig().weight_shapes
 
 
 def test_special_ids_follow_the_words():
-    config = model.ModelConfig()
-    assert (model.PAD, config.bos, config.eos, config.oov) == (0, 10001, 10002, 10003)
+    config = next_word.ModelConfig()
+    assert (next_word.PAD, config.bos, config.eos, config.oov) == (
+        0,
+        10001,
+        10002,
+        10003,
+    )
     assert config.num_ids == 10_004
     assert config.row_length == 21
 
 
 def test_initial_weights_are_spread_as_keras_spreads_them():
-    config = model.ModelConfig(vocab_size=500, embedding_size=32, lstm_size=24)
-    net = model.keras_model(config)
-    found = model.initial_weights(config, seed=1)
+    config = next_word.ModelConfig(vocab_size=500, embedding_size=32, lstm_size=24)
+    net = next_word.keras_model(config)
+    found = next_word.initial_weights(config, seed=1)
     for name, ours, theirs in zip(
-        model.WEIGHT_NAMES, found, net.get_weights(), strict=True
+        next_word.WEIGHT_NAMES, found, net.get_weights(), strict=True
     ):
         assert ours.dtype == tf.float32
         assert abs(np.std(ours) - np.std(theirs)) <= 0.1 * np.std(theirs), name
@@ -51,8 +57,8 @@ def test_initial_weights_are_spread_as_keras_spreads_them():
 
 
 def test_initial_weights_depend_on_the_seed_alone():
-    first, again, other = (model.initial_weights(SMALL, seed) for seed in (5, 5, 6))
-    in_graph = tf.function(lambda: model.initial_weights(SMALL, 5))()
+    first, again, other = (next_word.initial_weights(SMALL, seed) for seed in (5, 5, 6))
+    in_graph = tf.function(lambda: next_word.initial_weights(SMALL, 5))()
     for a, b, c in zip(first, again, in_graph, strict=True):
         np.testing.assert_array_equal(a, b)
         # Orthogonal matrices may differ in the last bit between the two ways.
@@ -64,12 +70,12 @@ def test_initial_weights_depend_on_the_seed_alone():
 @pytest.mark.parametrize("value", [0, -1, 2.0, True])
 def test_sizes_that_make_no_sense_are_named(name, value):
     with pytest.raises(ValueError, match=name):
-        model.ModelConfig(**{name: value})
+        next_word.ModelConfig(**{name: value})
 
 
 def test_weights_of_another_model_are_refused():
     with pytest.raises(ValueError, match="shapes"):
-        model.check_weights(SMALL, model.initial_weights(SMALL)[:-1])
+        next_word.check_weights(SMALL, next_word.initial_weights(SMALL)[:-1])
 
 
 def unpack(packed, rows):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow.model import local_training as trainer
-from stackoverflow.model import lstm, packing
-from stackoverflow.model import next_word as model
+from stackoverflow.model import local_training, lstm, next_word, packing
 
-SMALL = model.ModelConfig(vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9)
+SMALL = next_word.ModelConfig(
+    vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9
+)
 
 
 def random_rows(config, lengths, seed=0):
@@ -31,7 +31,7 @@ def random_weights(config, seed=0, spread=0.5):
 
 def keras_gradients(config, weights, rows):
     """Gradients as stock TFF has them: Keras layers, masks and loss."""
-    net = model.keras_model(config)
+    net = next_word.keras_model(config)
     net.set_weights([w.numpy() for w in weights])
     loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, ignore_class=0
@@ -66,8 +66,12 @@ BATCHES = {
     "config",
     [
         SMALL,
-        model.ModelConfig(vocab_size=5, embedding_size=1, lstm_size=1, max_tokens=9),
-        model.ModelConfig(vocab_size=50, embedding_size=12, lstm_size=3, max_tokens=9),
+        next_word.ModelConfig(
+            vocab_size=5, embedding_size=1, lstm_size=1, max_tokens=9
+        ),
+        next_word.ModelConfig(
+            vocab_size=50, embedding_size=12, lstm_size=3, max_tokens=9
+        ),
     ],
     ids=["small", "least", "wide"],
 )
@@ -77,7 +81,7 @@ def test_gradients_are_those_of_keras(config, lengths):
     loss, expected = keras_gradients(config, weights, rows)
     packed_loss, found = packed_gradients(weights, rows)
     np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
-    for name, a, b in zip(model.WEIGHT_NAMES, found, expected, strict=True):
+    for name, a, b in zip(next_word.WEIGHT_NAMES, found, expected, strict=True):
         # With one step there is nothing for the recurrent kernel to learn.
         assert np.abs(b).max() > 0 or (name == "lstm_recurrent" and max(lengths) < 3)
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5, err_msg=name)
@@ -85,13 +89,13 @@ def test_gradients_are_those_of_keras(config, lengths):
 
 @pytest.mark.slow
 def test_gradients_of_the_full_model_are_those_of_keras():
-    config = model.ModelConfig()
+    config = next_word.ModelConfig()
     rows = random_rows(config, [21, 3, 14, 9, 21, 2, 17, 12])
-    weights = model.initial_weights(config, seed=3)
+    weights = next_word.initial_weights(config, seed=3)
     loss, expected = keras_gradients(config, weights, rows)
     packed_loss, found = packed_gradients(weights, rows)
     np.testing.assert_allclose(packed_loss, loss, rtol=1e-5)
-    for name, a, b in zip(model.WEIGHT_NAMES, found, expected, strict=True):
+    for name, a, b in zip(next_word.WEIGHT_NAMES, found, expected, strict=True):
         # Relative to the tensor: single entries near zero have no digits to compare.
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), name
 
@@ -116,7 +120,7 @@ def test_a_logit_that_is_not_a_number_is_not_hidden():
 
 
 def keras_training(config, weights, rows, learning_rate, batch_size, epochs):
-    net = model.keras_model(config)
+    net = next_word.keras_model(config)
     net.set_weights([w.numpy() for w in weights])
     net.compile(
         tf.keras.optimizers.legacy.SGD(learning_rate),
@@ -139,7 +143,7 @@ def test_local_training_is_that_of_keras(epochs):
     rows = random_rows(SMALL, lengths)
     weights = random_weights(SMALL, spread=0.3)
     expected = keras_training(SMALL, weights, rows, 0.5, 4, epochs)
-    work = trainer.packed_trainer(SMALL, 0.5, batch_size=4, epochs=epochs)
+    work = local_training.packed_trainer(SMALL, 0.5, batch_size=4, epochs=epochs)
     start = work.initial_weights()._replace(trainable=tuple(weights))
     delta, count, sums = work.update(start, tf.data.Dataset.from_tensors(rows))
     assert count == 23
@@ -151,7 +155,7 @@ def test_local_training_is_that_of_keras(epochs):
 
 def test_elements_of_a_dataset_are_taken_together():
     rows = random_rows(SMALL, [4, 9, 3, 10, 6])
-    work = trainer.packed_trainer(SMALL, 0.5, batch_size=2)
+    work = local_training.packed_trainer(SMALL, 0.5, batch_size=2)
     start = work.initial_weights()
     whole = work.update(start, tf.data.Dataset.from_tensors(rows))
     parts = tf.data.Dataset.from_tensor_slices(rows[:, None])
@@ -163,18 +167,18 @@ def test_elements_of_a_dataset_are_taken_together():
 @pytest.mark.parametrize("lengths", [[], [0, 0], [1, 0, 1]], ids=str)
 def test_a_client_without_predictions_changes_nothing(lengths):
     rows = random_rows(SMALL, lengths)
-    work = trainer.packed_trainer(SMALL, 0.5)
+    work = local_training.packed_trainer(SMALL, 0.5)
     start = work.initial_weights()
     delta, count, sums = work.update(start, tf.data.Dataset.from_tensors(rows))
     assert count == len(lengths)
     for change in tf.nest.flatten(delta):
         np.testing.assert_array_equal(change, np.zeros(change.shape))
     assert all(value == 0 for value in sums.values())
-    assert all(v == 0 for v in trainer.finalize_metrics(sums).values())
+    assert all(v == 0 for v in local_training.finalize_metrics(sums).values())
 
 
 def test_an_empty_dataset_changes_nothing():
-    work = trainer.packed_trainer(SMALL, 0.5)
+    work = local_training.packed_trainer(SMALL, 0.5)
     empty = tf.data.Dataset.from_tensors(random_rows(SMALL, [3])).take(0)
     delta, count, _ = work.update(work.initial_weights(), empty)
     assert count == 0
@@ -194,4 +198,4 @@ def test_an_empty_dataset_changes_nothing():
 def test_wrong_arguments_are_named(name, value, error):
     arguments = {"learning_rate": 0.1, name: value}
     with pytest.raises(error, match=name):
-        trainer.packed_trainer(SMALL, **arguments)
+        local_training.packed_trainer(SMALL, **arguments)

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from stackoverflow.model import local_training as trainer
-from stackoverflow.model import next_word as model
+from stackoverflow.model import local_training, next_word
 from tff_agg import averaging, noise, privacy, runtime
 from tff_agg.learning import process
 
-SMALL = model.ModelConfig(vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9)
+SMALL = next_word.ModelConfig(
+    vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9
+)
 
 
 def client(seed, rows=11):
@@ -21,7 +22,7 @@ def client(seed, rows=11):
 
 
 def test_a_round_is_the_mean_of_the_clients_updates():
-    work = trainer.packed_trainer(SMALL, 0.5, batch_size=4)
+    work = local_training.packed_trainer(SMALL, 0.5, batch_size=4)
     plan = privacy.Plan(
         clip_norm=1e6,
         cohort_size=3,

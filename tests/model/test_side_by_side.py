@@ -5,13 +5,13 @@ import pytest
 import tensorflow as tf
 
 from stackoverflow.model import group_training as group_trainer
-from stackoverflow.model import local_training as trainer
-from stackoverflow.model import metrics, side_by_side
-from stackoverflow.model import next_word as model
+from stackoverflow.model import local_training, metrics, next_word, side_by_side
 from tff_agg import noise, privacy, runtime
 from tff_agg.learning import process
 
-SIZES = model.ModelConfig(vocab_size=30, embedding_size=5, lstm_size=7, max_tokens=6)
+SIZES = next_word.ModelConfig(
+    vocab_size=30, embedding_size=5, lstm_size=7, max_tokens=6
+)
 # Users without rows, with one row, with several batches; two alike.
 COUNTS = (4, 0, 1, 7, 4, 2, 0)
 RATE = 0.7
@@ -31,7 +31,7 @@ def rows_of(counts=COUNTS, seed=0):
 
 
 def weights_at(scale=1.0, seed=3):
-    return [w * scale for w in model.initial_weights(SIZES, seed)]
+    return [w * scale for w in next_word.initial_weights(SIZES, seed)]
 
 
 def as_users(rows):
@@ -55,7 +55,7 @@ def test_updates_and_metrics_are_those_of_users_one_by_one(batch_size, epochs, s
     )
     moved, sums = together(*as_users(users))
     alone = tf.function(
-        lambda rows: trainer.train_on_rows(SIZES, weights, rows, **how),
+        lambda rows: local_training.train_on_rows(SIZES, weights, rows, **how),
         input_signature=[tf.TensorSpec([None, SIZES.row_length], tf.int32)],
     )
     for place, rows in enumerate(users):
@@ -105,7 +105,7 @@ def build(trainer_of, **arguments):
 
 def test_a_process_of_groups_is_that_of_its_users():
     users = rows_of()
-    alone = build(trainer.packed_trainer)
+    alone = build(local_training.packed_trainer)
     grouped = build(group_trainer.packed_group_trainer)
     groups = [users[:3], users[3:]]
     with runtime.running_on("local", lanes=2):

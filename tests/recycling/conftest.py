@@ -5,14 +5,16 @@ import shutil
 
 import pytest
 
-from stackoverflow.data import prepared as stores
+from stackoverflow.data import prepared
 from tests.recycling.written_runs import write_run
 
 
 @pytest.fixture(scope="session")
 def token_store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    return stores.ensure_store("synthetic", None, folder, users=40, words=40, workers=1)
+    return prepared.ensure_store(
+        "synthetic", None, folder, users=40, words=40, workers=1
+    )
 
 
 @pytest.fixture(scope="session")

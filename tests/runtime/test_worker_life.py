@@ -56,7 +56,7 @@ def test_closing_ends_it_and_the_thread_that_starts_it_may_end_first():
     (first, second), done = run(
         textwrap.dedent(
             """
-            import threading, time
+            import os, threading, time
             from tff_agg.runtime.quiet import quiet_tensorflow
             quiet_tensorflow()
             import numpy as np, psutil, tensorflow_federated as tff
@@ -74,7 +74,8 @@ def test_closing_ends_it_and_the_thread_that_starts_it_may_end_first():
             thread = threading.Thread(target=call)
             thread.start()
             thread.join()
-            time.sleep(0.2)
+            while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+                time.sleep(0.01)  # until the system, too, has seen it end
             with tff.framework.get_context_stack().install(context):
                 results.append(twice(5))
             assert results == [8, 10], results

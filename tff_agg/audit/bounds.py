@@ -151,7 +151,7 @@ def chance_of_at_least(correct: int, chances: np.ndarray) -> float:
     """Returns the chance that so many of independent events happen.
 
     Example:
-      >>> chance_of_at_least(1, np.array([0.5, 0.5]))
+      >>> round(float(chance_of_at_least(1, np.array([0.5, 0.5]))), 2)
       0.75
     """
     # Canaries of the same rounds have the same chance: one binomial for each of these.
@@ -186,7 +186,7 @@ def lower_bound_if_dependent(
 
     Example:
       >>> round(lower_bound_if_dependent(230, 250, 1000), 1)
-      1.4
+      0.8
     """
     _check_guesses(correct, guesses, canaries)
     _check_confidence(confidence)

@@ -1,7 +1,7 @@
 """Canaries as clients of a TFF process, among ordinary ones.
 
 A canary's data is its update: the coordinates of its direction and what is there. The
-trainer made here hands that on as the client's result; every other client trains as it
+trainer made here passes that on as the client's result; every other client trains as it
 always did. From there on nobody knows who is a canary: both go through the same
 clipping, summing, noise and server step.
 """
@@ -33,8 +33,7 @@ def tensor_sizes(trainer: LocalTrainer) -> list[int]:
     """Returns the number of parameters of each trainable tensor of a trainer's model.
 
     Example:
-      >>> tensor_sizes(trainer)
-      [784, 10]
+      tensor_sizes(trainer)  # [784, 10]
     """
     with tf.Graph().as_default():
         shapes = [
@@ -54,8 +53,8 @@ def with_canaries(trainer: LocalTrainer) -> LocalTrainer:
       trainer: What ordinary clients do.
 
     Example:
-      >>> process = build_dp_ftrl_process(with_canaries(trainer), plan=plan)
-      >>> process.next(state, [ordinary(dataset), canary(trainer, directions, 0, 1.0)])
+      process = build_dp_ftrl_process(with_canaries(trainer), plan=plan)
+      process.next(state, [ordinary(dataset), canary(trainer, directions, 0, 1.0)])
     """
     spec = OrderedDict(
         [
@@ -91,7 +90,7 @@ def ordinary(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset of a client that is no canary, for `with_canaries`.
 
     Example:
-      >>> ordinary(tf.data.Dataset.from_tensors(rows))
+      ordinary(tf.data.Dataset.from_tensors(rows))
     """
 
     def wrapped(*element):
@@ -118,7 +117,7 @@ def canary(
       norm: How long its update is. Longer than the clip norm, so that it is clipped.
 
     Example:
-      >>> dataset = canary(trainer, canaries.directions, 3, norm=100 * plan.clip_norm)
+      dataset = canary(trainer, canaries.directions, 3, norm=100 * plan.clip_norm)
     """
     nothing = tf.nest.map_structure(
         lambda s: tf.zeros([size or 0 for size in s.shape], s.dtype),

@@ -147,9 +147,8 @@ def audit(
       ValueError: The plan adds no noise, or the parts do not fit together.
 
     Example:
-      >>> finding = audit(plan, server, canaries, evidence, all_iterates())
-      >>> finding.summary()
-      'claimed epsilon 4.89, estimate 4.7, lower bound 4.1'
+      finding = audit(plan, server, canaries, evidence, all_iterates())
+      finding.summary()  # 'claimed epsilon 4.89, estimate 4.7, lower bound 4.1'
     """
     if plan.noise_multiplier == 0:
         raise ValueError("the plan adds no noise: it claims nothing to be audited")

@@ -44,8 +44,7 @@ def check_noise(plan: Plan, server: ServerStep, evidence: Evidence) -> NoiseChec
       evidence: Of a run in which nobody but canaries took part.
 
     Example:
-      >>> check_noise(plan, server, evidence).p_value > 1e-6
-      True
+      check_noise(plan, server, evidence).p_value > 1e-6  # True
     """
     threat = all_iterates()
     shares = threat.release(server.response(plan.rounds))

@@ -45,8 +45,8 @@ def run_with_canaries(
       The projections of all iterates.
 
     Example:
-      >>> process = build_dp_ftrl_process(with_canaries(trainer), plan=plan)
-      >>> evidence = run_with_canaries(process, plan, trainer, canaries)
+      process = build_dp_ftrl_process(with_canaries(trainer), plan=plan)
+      evidence = run_with_canaries(process, plan, trainer, canaries)
     """
     state = process.initialize() if state is None else state
     on_canaries, on_probes = [], []

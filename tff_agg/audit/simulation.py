@@ -99,7 +99,7 @@ def simulate(
       noise_stddev: Its factor; the plan's if None.
 
     Example:
-      >>> evidence = simulate(plan, server, canaries, [4096], seed=(1, 2))
+      evidence = simulate(plan, server, canaries, [4096], seed=(1, 2))
     """
     stddev = plan.noise_stddev if noise_stddev is None else noise_stddev
     noise = noise_of_rounds(

@@ -2,8 +2,8 @@
 
 Example:
   >>> averager = uta(3)
-  >>> state = averager.init(theta)
-  >>> state, aggregate = averager.next(state, theta)
+  >>> state = averager.init(weights)
+  >>> state, aggregate = averager.next(state, weights)
 """
 
 from tff_agg.averaging.averagers import (

@@ -1,7 +1,7 @@
 """The checkpoint store: every round's weights and state, safe against any crash.
 
 Example:
-  >>> store = CheckpointStore('run/checkpoints')
+  >>> store = CheckpointStore(folder / 'checkpoints')
   >>> store.save(1, {'iterate': weights})
 """
 

@@ -49,11 +49,12 @@ class CheckpointStore:
     processes may read while one (see `RunLock`) writes.
 
     Example:
-      >>> store = CheckpointStore('run/checkpoints', keep_last={'state': 2})
-      >>> store.save(7, {'iterate': weights, 'state': state})
+      >>> store = CheckpointStore(folder / 'checkpoints', keep_last={'state': 2})
+      >>> store.save(7, {'iterate': weights, 'state': {'seed': np.arange(2)}})
       >>> store.rounds('iterate')
       [7]
-      >>> store.load(7, 'iterate')
+      >>> len(store.load(7, 'iterate'))
+      1
       >>> restored = store.latest_valid('state')
       >>> restored.round
       7

@@ -20,7 +20,7 @@ def score_distributions(path: str | os.PathLike, found: Sequence[Finding]) -> No
       found: What the audit found, a finding for each threat model.
 
     Example:
-      >>> score_distributions('scores.png', [finding])
+      score_distributions('scores.png', [finding])
     """
     figure, axes = figures.new_figure(len(found), width=4.2)
     for axis, finding in zip(axes, found, strict=True):

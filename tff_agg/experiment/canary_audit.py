@@ -130,8 +130,8 @@ def run(
       FileNotFoundError: The folder has no privacy report.
 
     Example:
-      >>> outcome = run(subject, AuditConfig(canaries=2000), 'runs/uta')
-      >>> outcome.findings[0].summary()
+      outcome = run(subject, AuditConfig(canaries=2000), 'runs/uta')
+      outcome.findings[0].summary()
     """
     from tff_agg.audit import clients, rounds
 

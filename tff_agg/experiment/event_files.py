@@ -16,9 +16,9 @@ class EventFiles:
     """Writes scalars to a new event file in a folder, each step and name once.
 
     What earlier files in the folder hold already is not written again, so that a step
-    that is told twice is shown once.
+    that is reported twice is shown once.
 
-    TensorFlow tells of a full disk by an error of its own; here it is an OSError, like
+    TensorFlow reports a full disk by an error of its own; here it is an OSError, like
     that of every other file.
 
     Example:
@@ -38,7 +38,7 @@ class EventFiles:
             self._writer: Any = tf.summary.create_file_writer(self._folder)
 
     def write(self, step: int, facts: Mapping[str, float]) -> None:
-        """Writes the numbers of a step out, so that an error is told in its step."""
+        """Writes a step's numbers out, so that an error is reported in its step."""
         import tensorflow as tf
 
         with _as_os_error(self._folder):

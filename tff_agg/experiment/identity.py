@@ -40,6 +40,7 @@ class NotChecked:
 
     Example:
       >>> NotChecked('the data are made up anew in every process')
+      NotChecked(reason='the data are made up anew in every process')
     """
 
     reason: str
@@ -67,8 +68,8 @@ class Identity:
     Each part may be a `NotChecked`.
 
     Example:
-      >>> Identity(sampler=sampler.fingerprint, data=store.fingerprint,
-      ...          model={'lstm_size': 670, 'seed': 1})
+      Identity(sampler=sampler.fingerprint, data=store.fingerprint,
+               model={'lstm_size': 670, 'seed': 1})
     """
 
     sampler: str | NotChecked
@@ -198,8 +199,7 @@ def surroundings(packages: Sequence[str] = ("tff_agg",)) -> dict[str, Any]:
       packages: Names of importable packages whose source files are digested.
 
     Example:
-      >>> surroundings()['lanes']
-      ['/device:CPU:0', '/device:CPU:0']
+      surroundings()['lanes']  # ['/device:CPU:0', '/device:CPU:0']
     """
     import tensorflow as tf
     import tensorflow_federated as tff

@@ -2,8 +2,8 @@
 
 A binary calls `install` first. From then on both signals raise `Interrupted` wherever
 the main thread is, so that everything on the way out is left in order: lanes stop,
-worker processes end, files that are not whole are removed. `plain_ending` tells the
-user, and ends the program with the exit status that shells expect.
+worker processes end, files that are not whole are removed. `plain_ending` says so to
+the user, and ends the program with the exit status that shells expect.
 """
 
 import contextlib
@@ -57,8 +57,8 @@ def plain_ending(how_to_go_on: Callable[[], str]) -> Iterator[None]:
       SystemExit: In the place of an interruption.
 
     Example:
-      >>> with plain_ending(lambda: 'Run the same command again to go on.'):
-      ...     train()
+      with plain_ending(lambda: 'Run the same command again to go on.'):
+          train()
     """
     try:
         yield

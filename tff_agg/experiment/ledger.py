@@ -9,7 +9,7 @@ The file is a line of JSON for each entry, with a checksum, and only ever grows:
 | round | a round is saved: cohort, data, released weights (digests) and metrics |
 | told | `on_round` has returned for that round, and what it returned |
 
-A round is saved first, then entered here, then told: whatever shows a round to the
+A round is saved first, then entered here, then reported: whatever shows a round to the
 world comes after its entry. The ledger lies outside the checkpoints, so that a run
 whose checkpoints are gone is still known to have released its rounds.
 """
@@ -62,8 +62,7 @@ class Ledger:
     """The file `ledger.jsonl` of a run folder. One process writes, any may read.
 
     Example:
-      >>> Ledger('runs/uta').read().last
-      2000
+      Ledger('runs/uta').read().last  # 2000
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -120,7 +119,7 @@ class Ledger:
         self._append({"kind": "round", **record})
 
     def add_told(self, number: int, facts: Mapping[str, Any] | None) -> None:
-        """Enters that the world has been told of a round."""
+        """Enters that a round has been reported."""
         self._append({"kind": "told", "round": number, "facts": dict(facts or {})})
 
     def _append(self, entry: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """The training loop: rounds, checkpoints and metrics; stop anywhere, go on anywhere.
 
 A round is computed, saved with all that going on needs (one atomic commit), entered in
-the run's ledger, and only then told to anybody. So a killed run never computes a round
-again that was released, and may go on on another machine. Only where a stored state was
+the run's ledger, and only then reported. So a killed run never computes a round again
+that was released, and may go on on another machine. Only where a stored state was
 damaged does an earlier one take its place; then the rounds after it are computed again,
 compared bit for bit with what was released, and refused if they differ.
 """
@@ -62,7 +62,7 @@ class Cohort(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a finished round tells.
+    """What a finished round reports.
 
     Attributes:
       round: How many rounds are done, this one included.
@@ -80,7 +80,7 @@ class Report(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What the ledger keeps of a round that was told before.
+    """What the ledger keeps of a round that was reported before.
 
     Attributes:
       round: As in `Report`.
@@ -128,8 +128,8 @@ def train(
         by default their places in the model's structure.
       initialize: Makes the state of round 0; the process's own by default.
       surroundings: What the last bits depend on; `identity.surroundings()` by default.
-      on_start: Called once with the number of rounds done before and the past that
-        `on_round` was told.
+      on_start: Called once with the number of rounds done before and with the
+        past that `on_round` has reported.
       on_round: Called with each round's report after it is saved. What it returns
         (JSON values) is kept in the ledger. A process that dies before it returns is
         followed by one that calls it for the same round again.

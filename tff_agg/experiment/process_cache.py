@@ -18,9 +18,9 @@ class ProcessCache:
     """Keeps processes and the runtimes that have compiled them.
 
     Example:
-      >>> cache = ProcessCache()
-      >>> for seed in range(3):
-      ...     train.run(task_with(seed), f'runs/{seed}', cache=cache)
+      cache = ProcessCache()
+      for seed in range(3):
+          train.run(task_with(seed), f'runs/{seed}', cache=cache)
     """
 
     def __init__(self) -> None:

@@ -28,10 +28,9 @@ class Run:
       checkpoints: Its checkpoints.
 
     Example:
-      >>> run = Run.open(StackOverflow, 'runs/uta')
-      >>> run.rounds()[-1]
-      2000
-      >>> weights = run.load(2000)
+      run = Run.open(StackOverflow, 'runs/uta')
+      run.rounds()[-1]  # 2000
+      weights = run.load(2000)
     """
 
     folder: pathlib.Path

@@ -1,4 +1,4 @@
-"""Tables that grow by a row a round and survive a crash: plain CSV files."""
+"""Tables that grow by a row per round and survive a crash: plain CSV files."""
 
 import csv
 import io
@@ -102,7 +102,7 @@ def read_columns(
     """Returns the numeric columns of a table, of the rows that match `where`.
 
     Example:
-      >>> read_columns('run/validation.csv', {'weights': 'aggregate'})['accuracy']
+      read_columns('run/validation.csv', {'weights': 'aggregate'})['accuracy']
     """
     rows = [
         row

@@ -21,7 +21,7 @@ def training_cost(
     """Says what a choice among training runs means for their guarantee.
 
     Args:
-      folders: The run folders; those without a privacy report tell nothing.
+      folders: The run folders; those without a privacy report add nothing.
       runs: How many runs were begun; it may be more than there are folders.
 
     Returns:
@@ -120,7 +120,7 @@ def tell_runs(
     """Adds the search to the privacy report of every run that it has looked at.
 
     A search goes by the path of its journal as seen from the run's folder, so that the
-    same search is told again when both were moved together.
+    same search is reported again when both were moved together.
     """
     for folder in folders:
         if cost is None or not (folder / "privacy_report.json").exists():

@@ -353,7 +353,7 @@ def _check_limits(plan: Any, round_number: tf.Tensor, clients: tf.Tensor) -> Non
     )
     tf.debugging.Assert(
         clients <= plan.cohort_size,
-        [f"the plan is for at most {plan.cohort_size} clients a round"],
+        [f"the plan is for at most {plan.cohort_size} clients per round"],
     )
 
 

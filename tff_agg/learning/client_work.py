@@ -44,12 +44,12 @@ class LocalTrainer(NamedTuple):
         `tf.equal` and `tf.not_equal` there.
 
     Example:
-      >>> trainer = LocalTrainer(
-      ...     element_spec=tf.TensorSpec([None], tf.float32),
-      ...     initial_weights=lambda: ModelWeights((tf.zeros([]),), ()),
-      ...     update=one_step_towards_the_mean,
-      ...     finalize_metrics=lambda sums: sums,
-      ... )
+      trainer = LocalTrainer(
+          element_spec=tf.TensorSpec([None], tf.float32),
+          initial_weights=lambda: ModelWeights((tf.zeros([]),), ()),
+          update=one_step_towards_the_mean,
+          finalize_metrics=lambda sums: sums,
+      )
     """
 
     element_spec: Any
@@ -87,9 +87,9 @@ def trainer_from_model(
       ValueError: If `epochs` is not at least 1 or the learning rate not positive.
 
     Example:
-      >>> model = tff.learning.models.functional_model_from_keras(
-      ...     keras_model, loss_fn, input_spec, metrics_constructor)
-      >>> trainer = trainer_from_model(model, client_optimizer=0.5)
+      model = tff.learning.models.functional_model_from_keras(
+          keras_model, loss_fn, input_spec, metrics_constructor)
+      trainer = trainer_from_model(model, client_optimizer=0.5)
     """
     optimizer = as_client_optimizer(client_optimizer)
     check_epochs(epochs)
@@ -368,7 +368,7 @@ def build_client_work(
       `train`, the final metrics over all clients, and `num_examples`.
 
     Example:
-      >>> work = build_client_work(trainer)
+      work = build_client_work(trainer)
     """
     check_on_non_finite(on_non_finite)
 

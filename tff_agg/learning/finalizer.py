@@ -1,6 +1,6 @@
 """The server's step, and the averaging of what it yields.
 
-The finalizer owns the iterate θ_t, the server momentum and the averager. What it hands
+The finalizer owns the iterate θ_t, the server momentum and the averager. What it passes
 back as the global model is the aggregate θ^AGG, so that clients train on it, and
 whoever asks the process for its model gets it.
 """
@@ -36,7 +36,7 @@ def build_averaging_finalizer(
       θ_{t+1} ← θ^AGG_t − step (`step_from='aggregate'`) or θ_t − step (`'iterate'`)
       θ^AGG_{t+1} ← averager.next(…, θ_{t+1})
 
-    Weights that are not trained are handed on unchanged.
+    Weights that are not trained are passed on unchanged.
 
     Args:
       weights_type: The type of `tff.learning.models.ModelWeights`.
@@ -56,7 +56,7 @@ def build_averaging_finalizer(
       ValueError: If an argument is out of range; the message names it.
 
     Example:
-      >>> finalizer = build_averaging_finalizer(weights_type, uta(3), momentum=0.9)
+      finalizer = build_averaging_finalizer(weights_type, uta(3), momentum=0.9)
     """
     check_step(learning_rate, momentum, nesterov, step_from)
 
@@ -119,8 +119,7 @@ def start_state(
       momentum: The server's momentum; without any, no buffer is kept for it.
 
     Example:
-      >>> start_state([tf.zeros([2])], last(), momentum=0.0)['momentum']
-      ()
+      start_state([tf.zeros([2])], last(), momentum=0.0)['momentum']  # ()
     """
     zeros = tf.nest.map_structure(tf.zeros_like, trainable) if momentum else ()
     return OrderedDict(

@@ -33,8 +33,8 @@ class GroupTrainer(NamedTuple):
       needs_graph: As in `LocalTrainer`.
 
     Example:
-      >>> trainer = side_by_side(model, client_optimizer=0.5)
-      >>> process = build_dp_ftrl_process(trainer, plan=plan)
+      trainer = side_by_side(model, client_optimizer=0.5)
+      process = build_dp_ftrl_process(trainer, plan=plan)
     """
 
     element_spec: Any
@@ -61,7 +61,7 @@ def build_group_work(
       the updates of the group's users, stacked.
 
     Example:
-      >>> work = build_group_work(trainer, on_non_finite='drop')
+      work = build_group_work(trainer, on_non_finite='drop')
     """
     check_on_non_finite(on_non_finite)
 

@@ -63,11 +63,11 @@ def group_batches(clients: Sequence[Iterable[Any]], batch_spec: Any) -> Any:
       ValueError: If there is no client.
 
     Example:
-      >>> groups = [
-      ...     group_batches([batches[i] for i in places], model.input_spec)
-      ...     for places in form_groups(costs, size=25)
-      ... ]
-      >>> state, metrics = process.next(state, groups)
+      groups = [
+          group_batches([batches[i] for i in places], model.input_spec)
+          for places in form_groups(costs, size=25)
+      ]
+      state, metrics = process.next(state, groups)
     """
     import tensorflow as tf
 

@@ -35,7 +35,7 @@ def within_plan(computation: Any, plan: Any) -> Any:
       plan: Anything with `rounds` and `cohort_size`.
 
     Example:
-      >>> within_plan(process.next, plan)(state, [])
+      within_plan(process.next, plan)(state, [])
     """
     checked = _WithinPlan(
         computation_proto=type(computation).get_proto(computation),
@@ -58,8 +58,8 @@ def check(plan: Any, state: Any, clients: Any) -> None:
       ValueError: The run is over, or there are too many clients.
 
     Example:
-      >>> check(plan, process.initialize(), [dataset] * (plan.cohort_size + 1))
-      ValueError: the plan is for at most 4 clients a round; there were 5
+      check(plan, process.initialize(), [dataset] * (plan.cohort_size + 1))
+      # ValueError: the plan is for at most 4 clients per round; there were 5
     """
     if isinstance(state, tff.learning.templates.LearningAlgorithmState):
         done = int(state.aggregator["round"])
@@ -70,6 +70,6 @@ def check(plan: Any, state: Any, clients: Any) -> None:
             )
     if isinstance(clients, list | tuple) and len(clients) > plan.cohort_size:
         raise ValueError(
-            f"the plan is for at most {plan.cohort_size} clients a round; there were "
+            f"the plan is for at most {plan.cohort_size} clients per round; there were "
             f"{len(clients)}"
         )

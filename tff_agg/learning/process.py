@@ -97,16 +97,16 @@ def build_dp_ftrl_process(
       ValueError: If a value is out of range; the message names the argument.
 
     Example:
-      >>> process = build_dp_ftrl_process(
-      ...     model,
-      ...     plan=plan,
-      ...     averager=averaging.uta(3),
-      ...     client_optimizer=0.5,
-      ...     server_momentum=0.9,
-      ... )
-      >>> state = process.initialize()
-      >>> state, metrics = process.next(state, client_datasets)
-      >>> weights = process.get_model_weights(state)
+      process = build_dp_ftrl_process(
+          model,
+          plan=plan,
+          averager=averaging.uta(3),
+          client_optimizer=0.5,
+          server_momentum=0.9,
+      )
+      state = process.initialize()
+      state, metrics = process.next(state, client_datasets)
+      weights = process.get_model_weights(state)
     """
     averager = averaging.last() if averager is None else averager
     finalizer.check_step(server_learning_rate, server_momentum, nesterov, step_from)
@@ -227,7 +227,7 @@ def _describe_plan(plan: Any) -> dict[str, Any]:
     facts = {name: getattr(plan, name, None) for name in names}
     facts["mechanism"] = plan.mechanism.name
     facts["mechanism_parameters"] = dict(plan.mechanism.parameters)
-    # A matrix of one's own has no parameters; its first rounds tell it from others.
+    # A matrix of one's own has no parameters: its first rounds stand for it.
     facts["mechanism_row"] = plan.mechanism.matrix(min(plan.rounds, 16))[-1].tolist()
     if (participation := getattr(plan, "participation", None)) is not None:
         facts["participation"] = participation.to_json()
@@ -291,7 +291,7 @@ def aggregate(state: Any) -> Any:
     """Returns the trainable weights of θ^AGG_t, the model that clients are sent.
 
     Example:
-      >>> aggregate(process.initialize())
+      aggregate(process.initialize())
     """
     return state.global_model_weights.trainable
 
@@ -300,7 +300,7 @@ def iterate(state: Any) -> Any:
     """Returns the trainable weights of θ_t, the checkpoint the server stepped to.
 
     Example:
-      >>> iterate(process.initialize())
+      iterate(process.initialize())
     """
     return state.finalizer["iterate"]
 
@@ -313,8 +313,7 @@ def without_noise(state: Any) -> Any:
     very noise that was added.
 
     Example:
-      >>> without_noise(state).aggregator['noise']['seed']
-      array([0, 0])
+      without_noise(state).aggregator['noise']['seed']  # array([0, 0])
     """
     if "noise" not in state.aggregator:
         return state
@@ -342,7 +341,7 @@ def with_noise_seed(state: Any, seed: Sequence[int]) -> Any:
         process adds no noise.
 
     Example:
-      >>> state = with_noise_seed(process.initialize(), seed=(1, 2))
+      state = with_noise_seed(process.initialize(), seed=(1, 2))
     """
     seed = aggregators.check_seed(seed)
     if "noise" not in state.aggregator:

@@ -39,8 +39,7 @@ def pays(model: Any) -> bool:
       Whether to group users: `build_dp_ftrl_process(model, grouped=pays(model))`.
 
     Example:
-      >>> pays(logistic_regression), pays(convolutional_model)
-      (True, False)
+      pays(logistic_regression), pays(convolutional_model)  # (True, False)
     """
     if not isinstance(model, tff.learning.models.FunctionalModel):
         return False
@@ -76,8 +75,8 @@ def trainer_side_by_side(
       ValueError: If `epochs` is not at least 1 or the learning rate not positive.
 
     Example:
-      >>> trainer = trainer_side_by_side(model, client_optimizer=0.5)
-      >>> process = build_dp_ftrl_process(trainer, plan=plan)
+      trainer = trainer_side_by_side(model, client_optimizer=0.5)
+      process = build_dp_ftrl_process(trainer, plan=plan)
     """
     if not isinstance(model, tff.learning.models.FunctionalModel):
         raise TypeError(
@@ -130,7 +129,7 @@ def _train(step: Any, start: Any, dataset: tf.data.Dataset, of_all: Any) -> Any:
     def one(flat, batch):
         state = step(tf.nest.pack_sequence_as(start, flat), batch)
         tf.nest.assert_same_structure(start, state)
-        # What a step hands on as it is would stay a tensor from outside of the map.
+        # What a step passes on as it is would stay a tensor from outside of the map.
         return [tf.identity(leaf) for leaf in tf.nest.flatten(state)]
 
     def stepped(moved, states, members, batch):

@@ -280,7 +280,7 @@ def within(position: Leaf, limit: int | None, backend: str, what: str) -> Leaf:
     """Returns `position`, refusing (as well as a graph can) to pass `limit`.
 
     numpy and eager TensorFlow raise at once, a TensorFlow graph when it runs. JAX
-    cannot raise inside a trace, so there a negative position is handed on and
+    cannot raise inside a trace, so there a negative position is passed on and
     `poison` turns the noise into NaN.
     """
     if limit is None:

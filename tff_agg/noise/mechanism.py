@@ -1,7 +1,7 @@
 """The noise mechanism: a lower-triangular matrix that is never written down.
 
 A mechanism with matrix C turns independent standard normals z into correlated noise
-C⁻¹z, one row a round. Adding σ·s·C⁻¹z to the rounds' sums x, where s is the largest
+C⁻¹z, one row per round. Adding σ·s·C⁻¹z to the rounds' sums x, where s is the largest
 ‖C(x − x')‖ that one user can cause, is the Gaussian mechanism with noise multiplier σ
 on Cx, followed by a multiplication with C⁻¹: post-processing. The choice of C decides
 how the noise adds up over rounds, not how private the run is.

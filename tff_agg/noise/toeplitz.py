@@ -70,7 +70,7 @@ def squared_error(column: np.ndarray, workload: np.ndarray, metric: str) -> floa
 
     Args:
       column: First column of C, possibly shorter than the workload (banded).
-      workload: First column of A, one entry a round.
+      workload: First column of A, one entry per round.
       metric: 'mean' over the rounds or 'max'.
     """
     rows = divide(workload, column)

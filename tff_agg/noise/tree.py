@@ -1,7 +1,7 @@
 """Binary-tree noise: the classical way to keep the noise of running sums small.
 
 A node of the tree holds the sum of 2**h consecutive rounds plus noise; the sum of the
-first t rounds is read off at most log2(t) + 1 nodes. The mechanism hands out the
+first t rounds is read off at most log2(t) + 1 nodes. The mechanism returns the
 differences of those readings' noise, so that adding up rounds gives them back.
 """
 
@@ -25,7 +25,7 @@ def tree(
 
     Args:
       estimator: 'plain' reads each prefix off the fewest nodes; it keeps no buffers
-        and regenerates past nodes, two draws a round on average. 'honaker' averages
+        and regenerates past nodes, two draws per round on average. 'honaker' averages
         each node with the sum of its children by inverse variance: less noise, one
         buffer a level.
       rounds: How many rounds it must serve; required by 'honaker' and `completion`.

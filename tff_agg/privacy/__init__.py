@@ -3,7 +3,8 @@
 Example:
   >>> plan = Plan(clip_norm=1.0, cohort_size=100, rounds=2000,
   ...             mechanism=tff_agg.noise.tree(), noise_multiplier=0.341)
-  >>> plan.rho, plan.epsilon
+  >>> round(plan.rho, 2), round(plan.epsilon, 2)
+  (4.3, 17.65)
 """
 
 from tff_agg.privacy.cohorts import ParticipationError

@@ -130,11 +130,10 @@ class DPSGDPlan:
         """Makes the plan with the least noise that reaches ε in so many steps.
 
         Example:
-          >>> plan = DPSGDPlan.for_epsilon(
-          ...     8.0, clip_norm=1.0, batch_size=4096, population_size=50_000,
-          ...     steps=3068, delta=1e-5)
-          >>> plan.epsilon <= 8.0
-          True
+          plan = DPSGDPlan.for_epsilon(
+              8.0, clip_norm=1.0, batch_size=4096, population_size=50_000,
+              steps=3068, delta=1e-5)
+          plan.noise_multiplier, plan.epsilon  # at most 8.0
         """
         if "noise_multiplier" in rest:
             raise ValueError("for_epsilon finds noise_multiplier; do not give it")

@@ -47,7 +47,7 @@ def _too_often(rounds: Sequence[int], most: int | None) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """What some users did before a round, an entry a user.
+    """What some users did before a round, one entry per user.
 
     Attributes:
       first: The first round of each; `NEVER` where there was none.

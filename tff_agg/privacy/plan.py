@@ -41,7 +41,7 @@ class Plan:
 
     Attributes:
       clip_norm: The largest L2 norm of one user's update in one round.
-      cohort_size: The fixed divisor of the clipped sum: the planned users a round.
+      cohort_size: The fixed divisor of the clipped sum: the planned users per round.
       rounds: The length of the run.
       mechanism: The noise; it must serve all rounds.
       noise_multiplier: Standard deviation of the noise over the WHOLE sensitivity of

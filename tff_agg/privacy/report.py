@@ -61,7 +61,7 @@ def report(
       searches: The searches that have looked at the run, see `searches_of`.
 
     Example:
-      >>> report(plan)['guarantee']['epsilon']
+      >>> round(report(plan)['guarantee']['epsilon'], 4)
       17.6476
     """
     whole = plan.to_json()
@@ -257,7 +257,7 @@ def add_search(folder: str | os.PathLike, name: str, cost: SearchCost) -> None:
 
     Args:
       folder: The run's folder, with its report.
-      name: What tells the search from others, such as the path of its record.
+      name: What distinguishes the search from others, such as the path of its record.
       cost: What the search means for the guarantee.
 
     Raises:

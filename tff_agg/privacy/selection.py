@@ -94,7 +94,7 @@ class KeySelection:
             name,
             self.rho,
             self.delta,
-            f"at most {self.cap} keys a user, Gaussian noise of standard deviation "
+            f"at most {self.cap} keys per user, Gaussian noise of standard deviation "
             f"{self.stddev:.6g} on the number of users of each key, keys above "
             f"{self.threshold:.6g}",
         )

@@ -105,11 +105,11 @@ def aggregate_outputs(
       on_progress: Called with the forward passes done and those in all.
 
     Example:
-      >>> def predict(weights, rows):
-      ...     return Predictions(weights[rows], np.zeros(len(rows), int))
-      >>> scores = aggregate_outputs(
-      ...     np.load, [1, 2, 3], [3], [1, 3], predict, np.arange(100), classes=10)
-      >>> scores.values['OPA', 3, 1]['accuracy']
+      def predict(weights, rows):
+          return Predictions(weights[rows], np.zeros(len(rows), int))
+      scores = aggregate_outputs(
+          np.load, [1, 2, 3], [3], [1, 3], predict, np.arange(100), classes=10)
+      scores.values['OPA', 3, 1]['accuracy']
     """
     judge = judge or accuracy_judge()
     ks = sorted(set(ks))
@@ -163,7 +163,7 @@ def aggregate_outputs(
 def portion_size(memory_budget: int, scores_per_example: int, snapshots: int) -> int:
     """Returns how many examples' scores and sums fit into a budget of bytes."""
     # The running sum, a buffer and the snapshots are doubles; the scores are singles,
-    # once as they are made and once as they are handed over.
+    # once as they are made and once as they are passed on.
     per_example = scores_per_example * (8 * (2 + snapshots) + 2 * 4)
     if memory_budget < per_example:
         raise ValueError(

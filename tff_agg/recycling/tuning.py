@@ -190,9 +190,9 @@ def tune_inference(
       The choice for each method, in the order of the grid.
 
     Example:
-      >>> grid = [Candidate('UTA_inf', k) for k in KS]
-      >>> choices = tune_inference(grid, validate, test, Journal('tuning.jsonl'))
-      >>> choices['UTA_inf'].best.parameter
+      grid = [Candidate('UTA_inf', k) for k in KS]
+      choices = tune_inference(grid, validate, test, Journal('tuning.jsonl'))
+      choices['UTA_inf'].best.parameter
     """
     if not grid:
         raise ValueError("grid is empty.")

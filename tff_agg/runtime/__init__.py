@@ -1,9 +1,9 @@
 """Where TFF computations run: in this process, or in TFF's own worker.
 
 Example:
-  >>> tff_agg.runtime.set_up_tensorflow()
-  >>> tff_agg.runtime.use('local')
-  >>> output = process.next(state, datasets)
+  tff_agg.runtime.set_up_tensorflow()
+  tff_agg.runtime.use('local')
+  output = process.next(state, datasets)
 """
 
 import contextlib
@@ -66,9 +66,9 @@ def create(name: str, **options: Any) -> Any:
       A `tff.framework.SyncContext` with a method `close`.
 
     Example:
-      >>> context = tff_agg.runtime.create('local', lanes=2)
-      >>> with tff.framework.get_context_stack().install(context):
-      ...   state = process.initialize()
+      context = tff_agg.runtime.create('local', lanes=2)
+      with tff.framework.get_context_stack().install(context):
+        state = process.initialize()
     """
     if name not in RUNTIMES:
         known = ", ".join(repr(known) for known in RUNTIMES)
@@ -95,7 +95,7 @@ def use(name: str, **options: Any) -> Any:
       The context, a `tff.framework.SyncContext`.
 
     Example:
-      >>> tff_agg.runtime.use('local', lanes=2)
+      tff_agg.runtime.use('local', lanes=2)
     """
     import tensorflow_federated as tff
 
@@ -116,8 +116,8 @@ def running_on(name: str, **options: Any) -> Iterator[Any]:
       The context.
 
     Example:
-      >>> with tff_agg.runtime.running_on('worker'):
-      ...   expected = process.next(state, datasets)
+      with tff_agg.runtime.running_on('worker'):
+        expected = process.next(state, datasets)
     """
     import tensorflow_federated as tff
 

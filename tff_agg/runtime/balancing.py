@@ -25,8 +25,8 @@ def balancing_lanes(client_costs: Sequence[float] | None) -> Iterator[None]:
       Nothing.
 
     Example:
-      >>> with balancing_lanes([3, 1, 2]):
-      ...   output = process.next(state, [long, short, medium])
+      with balancing_lanes([3, 1, 2]):
+        output = process.next(state, [long, short, medium])
     """
     token = _costs.set(client_costs)
     try:

@@ -1,4 +1,4 @@
-"""What an error may tell about the data that it struck on.
+"""What an error may reveal about the data that caused it.
 
 An operation of TensorFlow that fails likes to quote what it was given: a label out of
 range, with all labels of the batch. A message like that ends in logs and bug reports,

@@ -1,7 +1,7 @@
 """Errors that say which client, which round and which stage.
 
 The caller knows what its clients are called; the runtime only sees positions in a list.
-`naming` tells it the names for as long as the `with` block lasts.
+`naming` gives it the names for as long as the `with` block lasts.
 """
 
 import contextlib
@@ -91,8 +91,8 @@ def naming(
       Nothing.
 
     Example:
-      >>> with naming(round=7, client_ids=['ada', 'bob']):
-      ...   output = process.next(state, [data_of_ada, data_of_bob])
+      with naming(round=7, client_ids=['ada', 'bob']):
+        output = process.next(state, [data_of_ada, data_of_bob])
     """
     token = _names.set(_Names(round, client_ids))
     try:
@@ -146,7 +146,7 @@ def client_error(
 
 
 def server_error(stage: str, reason: str) -> ComputationError:
-    """Builds the error for a stage that runs once a round."""
+    """Builds the error for a stage that runs once per round."""
     name = _names.get(_NO_NAMES).round
     where = "" if name is None else f" in round {name}"
     return ComputationError(

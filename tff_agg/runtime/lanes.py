@@ -38,7 +38,7 @@ class Lane(NamedTuple):
 
 
 class ClientRun(NamedTuple):
-    """What an observer is told after each client.
+    """What an observer receives after each client.
 
     Attributes:
       position: The client's place in the list given to the computation.

@@ -34,9 +34,9 @@ class LocalContext(tff.framework.SyncContext):
         a fault with data that need no protection.
 
     Example:
-      >>> with tff_agg.runtime.running_on('local', lanes=2):
-      ...   state = process.initialize()
-      ...   state, metrics = process.next(state, datasets)
+      with tff_agg.runtime.running_on('local', lanes=2):
+        state = process.initialize()
+        state, metrics = process.next(state, datasets)
     """
 
     def __init__(

@@ -10,7 +10,7 @@ _LARGEST_KEPT = 32 * 2**20  # glibc takes no more
 
 
 def keep_memory() -> bool:
-    """Tells the C library to hold on to freed memory instead of handing it back.
+    """Tells the C library to keep freed memory instead of returning it.
 
     A round frees tensors of the model's size and asks for as many again. Handed back to
     the system in between, each of their pages costs a fault and a clearing when it is

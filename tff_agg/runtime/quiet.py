@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 
-#: A line that matches one of these tells nobody anything.
+#: A line that matches one of these is of no use to anybody.
 CHATTER = (
     r"Unable to register cu(DNN|FFT|BLAS) factory",
     r"computation placer already registered",

@@ -8,7 +8,7 @@ A round is four kinds of calls:
     finish(state, sum) -> state, output                 once
 
 `step` is TFF's `work` and `accumulate` in one graph, `finish` its `report` and
-`update`: a client's update is added where it was computed and never handed around.
+`update`: a client's update is added where it was computed and never passed around.
 """
 
 import threading

@@ -36,10 +36,9 @@ def set_up_tensorflow(
       logged as warnings, too.
 
     Example:
-      >>> from tff_agg import runtime
-      >>> runtime.set_up_tensorflow()
-      ()
-      >>> runtime.use('local')
+      from tff_agg import runtime
+      runtime.set_up_tensorflow()  # ()
+      runtime.use('local')
     """
     too_late = "tensorflow" in sys.modules
     if not too_late:

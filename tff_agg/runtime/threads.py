@@ -22,8 +22,8 @@ def configure_threads(
       Whether the sizes now are as asked for. False: TensorFlow was already running.
 
     Example:
-      >>> if not tff_agg.runtime.configure_threads(intra_op=1):
-      ...   logging.info('TensorFlow keeps its thread pools')
+      if not tff_agg.runtime.configure_threads(intra_op=1):
+        logging.info('TensorFlow keeps its thread pools')
     """
     import tensorflow as tf
 

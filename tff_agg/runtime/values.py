@@ -173,7 +173,7 @@ def _dataset(elements: list[Any], type_spec: Any, path: str) -> tf.data.Dataset:
 def _without_sizes(found: Any, expected: Any) -> Any:
     """Returns a type without the sizes that the expected type leaves open.
 
-    How long a batch is tells how much data a client has.
+    The length of a batch reveals how much data a client has.
     """
     if isinstance(found, tff.StructType):
         parts = tff.structure.to_elements(found)

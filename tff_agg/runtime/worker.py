@@ -42,7 +42,7 @@ def create_worker_context(
 
     Args:
       default_num_clients: How many clients a computation has whose arguments do not
-        tell.
+        show it.
       max_concurrent_computation_calls: How many calls of one computation run at the
         same time; as many as come where not positive.
       show_data_in_errors: Whether errors and the worker's log quote what TensorFlow
@@ -52,8 +52,8 @@ def create_worker_context(
       A `tff.framework.SyncContext` with a method `close`.
 
     Example:
-      >>> with tff_agg.runtime.running_on('worker'):
-      ...   output = process.next(state, datasets)
+      with tff_agg.runtime.running_on('worker'):
+        output = process.next(state, datasets)
     """
     import grpc
     import tensorflow_federated as tff

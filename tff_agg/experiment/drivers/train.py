@@ -32,11 +32,11 @@ from tff_agg.experiment import (
     ledger,
     loop,
     needs,
+    process_cache,
     recording,
     resume,
     run_folder,
 )
-from tff_agg.experiment import process_cache as caches
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
 
@@ -48,7 +48,7 @@ def run(
     out: str | os.PathLike,
     observer: Observer | None = None,
     *,
-    cache: caches.ProcessCache | None = None,
+    cache: process_cache.ProcessCache | None = None,
 ) -> Outcome:
     """Trains to the end, from wherever the folder stands; does nothing if it is done.
 
@@ -71,8 +71,8 @@ def run(
       checkpoints.RunLockedError: Another process is at work in the folder.
 
     Example:
-      >>> config = StackOverflowConfig(store='data/so', rounds=10, noise_multiplier=1.0)
-      >>> run(StackOverflow(config), 'runs/1').test['aggregate']['all']['accuracy']
+      config = StackOverflowConfig(store='data/so', rounds=10, noise_multiplier=1.0)
+      run(StackOverflow(config), 'runs/1').test['aggregate']['all']['accuracy']
     """
     config = task.config
     observer = observer or Observer()
@@ -101,7 +101,9 @@ def run(
         return outcome
     with contextlib.ExitStack() as stack:
         if cache is None:
-            cache = stack.enter_context(contextlib.closing(caches.ProcessCache()))
+            cache = stack.enter_context(
+                contextlib.closing(process_cache.ProcessCache())
+            )
         stack.enter_context(cache.running(config))
         # Refuses what is wrong with optimisers and averager.
         process = cache.process(task, plan)
@@ -153,7 +155,7 @@ def _train(
         cohort=cohorts.reader(task, members),
         store=store,
         weight_names=task.weight_names,
-        initialize=lambda: caches.first_state(process, task),
+        initialize=lambda: process_cache.first_state(process, task),
         surroundings=identity.surroundings(packages),
         on_start=recorder.start,
         on_round=recorder.record,

@@ -19,8 +19,7 @@ from typing import Any
 from absl import flags
 
 from tff_agg import privacy, processes
-from tff_agg.experiment import flag_fields, progress, run_folder, runs
-from tff_agg.experiment import tuning_report as reports
+from tff_agg.experiment import flag_fields, progress, run_folder, runs, tuning_report
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
@@ -207,9 +206,9 @@ def tune_inference(
     )
     folders = [run.folder for run in opened]
     # All that the journal knows: an earlier grid was looked at as well.
-    cost = reports.inference_cost(folders, len(journal.values("trial")))
-    reports.write(config.out, list(choices.values()), cost, metric)
-    reports.tell_runs(folders, config.out, cost)
+    cost = tuning_report.inference_cost(folders, len(journal.values("trial")))
+    tuning_report.write(config.out, list(choices.values()), cost, metric)
+    tuning_report.tell_runs(folders, config.out, cost)
     return choices
 
 
@@ -259,12 +258,12 @@ def tune_training(
     ) -> None:
         # After every trial: also the reports of a search that is never ended must say
         # how many runs were looked at.
-        reports.tell_runs(config.folders(), config.out, cost())
+        tuning_report.tell_runs(config.folders(), config.out, cost())
         if on_trial is not None:
             on_trial(number, total, candidate, found)
 
     def cost() -> privacy.SearchCost | None:
-        return reports.training_cost(config.folders(), journal.runs_looked_at())
+        return tuning_report.training_cost(config.folders(), journal.runs_looked_at())
 
     choice = tuning.tune_training(
         config.grid(),
@@ -274,7 +273,7 @@ def tune_training(
         tell,
         metric,
     )
-    reports.write(config.out, [choice], cost(), metric)
+    tuning_report.write(config.out, [choice], cost(), metric)
     return choice
 
 
@@ -338,7 +337,7 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         config = inference_config_from_flags(task_class, values)
         with contextlib.closing(progress.StageBar()) as bar:
             choices = tune_inference(task_class, config, bar)
-        print(reports.table(list(choices.values()), metric))
+        print(tuning_report.table(list(choices.values()), metric))
     else:
 
         def say(number: int, total: int, candidate: Candidate, value: Any) -> None:
@@ -348,7 +347,7 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         choice = tune_training(
             task_class, training_config_from_flags(values), None, say
         )
-        print(reports.table([choice], metric))
+        print(tuning_report.table([choice], metric))
         if choice.test is None:
             print(_TO_BE_CONTINUED.format(len(choice.failed)))
     note = pathlib.Path(values.out) / "privacy_of_tuning.md"
