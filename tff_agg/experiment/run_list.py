@@ -41,14 +41,14 @@ class Summary:
     test: Mapping[str, float]
 
 
-def find(folder: str | os.PathLike) -> list[pathlib.Path]:
+def find(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Returns the run folders at or below a folder, in order of their names.
 
     Raises:
       FileNotFoundError: There is none.
     """
     found = []
-    for path, inside, names in os.walk(folder):
+    for path, inside, names in os.walk(os.fspath(folder)):
         inside[:] = sorted(set(inside) - set(_NOT_SEARCHED))
         if {"config.json", ledger.NAME} <= set(names):
             found.append(pathlib.Path(path))

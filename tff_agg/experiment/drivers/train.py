@@ -179,7 +179,7 @@ def run_identity(task: Task, members: sampler.Sampler) -> identity.Identity:
     )
 
 
-def _retention(last: int, every: int) -> dict[str, dict[str, int]]:
+def _retention(last: int, every: int) -> dict[str, Any]:
     """Returns what the store is to keep of the weights; nothing said means all."""
     if not last:
         return {}
