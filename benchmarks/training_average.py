@@ -145,7 +145,7 @@ def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, 
             noise_multiplier=None if noisy else 0.0,
         )
         name = f"noise_{noisy}_momentum_{momentum}_k_{k}_seed_{first_seed + seed}"
-        watched = terminal.ProgressBar(
+        watched = terminal.TrainingBar(
             StackOverflow.metrics, f"{number:2}/{len(jobs)} {name}", show_plan=False
         )
         task = StackOverflow(config)

@@ -181,7 +181,7 @@ def run_all(
             pathlib.Path(config.out) / "runs" / folder,
             recording.Observer()
             if quiet
-            else terminal.ProgressBar(
+            else terminal.TrainingBar(
                 StackOverflow.metrics, label, show_plan=number == 1
             ),
             cache=shared,

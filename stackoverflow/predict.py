@@ -35,7 +35,7 @@ def main(values: flags.FlagValues, arguments: Sequence[str]) -> int:
         if guess.unknown:
             print(f"not in the vocabulary: {', '.join(guess.unknown)}")
         rows = [
-            [word, terminal.percent(share), f"± {terminal.percent(error)}"]
+            [word, f"{100 * share:.2f}", f"± {100 * error:.2f}"]
             for word, share, error in [*guess.words, guess.other]
         ]
         print(terminal.table(["next word", "%", "95 %"], rows), flush=True)

@@ -10,16 +10,14 @@ Killed? The same command goes on where it stopped.
 import os
 import sys
 import time
-from typing import Any
 
-import tqdm
 from absl import app, flags
 
 from stackoverflow.data import preparation as data
 from stackoverflow.data.download import download
 from stackoverflow.data.sources import SPLITS
 from stackoverflow.data.token_store import TokenStore
-from tff_agg.experiment import interruption
+from tff_agg.experiment import interruption, progress
 from tff_agg.privacy import KeySelection
 
 
@@ -74,27 +72,6 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     flags.mark_flag_as_required("out", flag_values=values)
 
 
-class _Bar:
-    """A progress bar that starts anew with every stage."""
-
-    def __init__(self):
-        self._stage: str | None = None
-        self._bar: Any = None
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        if stage != self._stage:
-            self.close()
-            self._stage = stage
-            self._bar = tqdm.tqdm(desc=stage, total=total or None, unit_scale=True)
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        """Ends the bar of the current stage."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-
 def _table(store: TokenStore) -> str:
     """Returns the figures of a store as a table."""
     columns = ("users", "questions", "answers", "sentences", "tokens")
@@ -144,7 +121,7 @@ def _selection(values: flags.FlagValues) -> KeySelection | None:
 
 def run(values: flags.FlagValues) -> int:
     """Runs the preparation that the flags describe; returns the exit code."""
-    bar = _Bar()
+    bar = progress.StageBar()
     began = time.monotonic()
     try:
         path = values.path

@@ -161,6 +161,11 @@ class StackOverflow(task.Task):
             epochs=self.config.local_epochs,
         )
 
+    @property
+    def group_size(self) -> int:
+        """Users of small models train side by side."""
+        return self.config.group_size(self.num_parameters)
+
     def dataset(self, client: task.Client) -> Any:
         """Returns all sentences of a user as one element."""
         import tensorflow as tf

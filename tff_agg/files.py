@@ -2,15 +2,17 @@
 
 A file is written under another name beside its own, made durable, and renamed: whoever
 reads sees the old content or the new one, whenever the writer dies. A disk that fills
-tells only a number; here it is given the name of the file and what to do about it.
+reports only a number; here it gets the name of the file and what to do about it.
 """
 
 import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+_TEMPORARY = ".new"
 
 
 class Cause(NamedTuple):
@@ -64,7 +66,7 @@ def explain(error: OSError) -> str:
 def path_in_errors(path: str | os.PathLike) -> Iterator[None]:
     """Puts the file's path into an OSError from inside the block that has none.
 
-    Opening a file tells its name; writing to it, and making it durable, does not.
+    Opening a file reports its name; writing to it, and making it durable, does not.
     """
     try:
         yield
@@ -72,6 +74,34 @@ def path_in_errors(path: str | os.PathLike) -> Iterator[None]:
         if error.filename is None and error.errno is not None:
             error.filename = os.fspath(path)
         raise
+
+
+def write_bytes(
+    path: str | os.PathLike,
+    *parts: Any,
+    mode: int | None = None,
+    many_writers: bool = False,
+) -> None:
+    """Replaces a file by the parts (bytes, arrays); the rest as for `replacing`.
+
+    Example:
+      >>> write_bytes(folder / 'table.csv', b'name,value', b'a,1')
+    """
+    with path_in_errors(path):
+        temporary = stage(path, *parts, mode=mode, many_writers=many_writers)
+        with _removed_on_error(temporary):
+            publish([(temporary, path)])
+
+
+def write_text(
+    path: str | os.PathLike,
+    text: str,
+    *,
+    mode: int | None = None,
+    many_writers: bool = False,
+) -> None:
+    """Replaces a file by a text in UTF-8, as a whole; the rest as for `replacing`."""
+    write_bytes(path, text.encode(), mode=mode, many_writers=many_writers)
 
 
 @contextlib.contextmanager
@@ -87,53 +117,108 @@ def replacing(
     Args:
       path: The file to make or to replace; its folder must be there.
       mode: Its permissions; what the process's mask leaves by default.
-      durable: Whether the content is on the disk before the file appears. Without it
-        a power failure may leave an empty file.
+      durable: Whether the content is on the disk before the file appears, and its name
+        before this returns. Without it a power failure may leave an empty file.
       many_writers: Whether several processes may write this file at once. Each then
         has a temporary file of its own, which a kill leaves behind; otherwise the
         temporary file is `path` + '.new', which the next writer removes.
 
     Example:
-      >>> with replacing('table.csv') as file:
-      ...   file.write(b'a,b')
+      >>> with replacing(folder / 'table.csv') as file:
+      ...   _ = file.write(b'a,b')
     """
-    target = os.fspath(path)
-    with path_in_errors(target):
-        if many_writers:
-            name = f".{os.path.basename(target)}.{uuid.uuid4().hex}.new"
-            temporary = os.path.join(os.path.dirname(target), name)
-        else:
-            temporary = f"{target}.new"
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-        descriptor = os.open(
-            temporary,
-            os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC,
-            0o666 if mode is None else mode,
-        )
-        try:
+    with path_in_errors(path):
+        temporary, descriptor = _open_temporary(path, mode, many_writers)
+        with _removed_on_error(temporary):
             with os.fdopen(descriptor, "wb") as file:
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode)  # whatever the mask says
                 yield file
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            # Best effort: the error under way tells more than one of the removal.
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+            publish([(temporary, path)], durable=durable)
 
 
-def write_text(
+def stage(
     path: str | os.PathLike,
-    text: str,
-    *,
+    *parts: Any,
     mode: int | None = None,
     many_writers: bool = False,
+) -> str:
+    """Writes what is to become a file under a temporary name, which it returns.
+
+    `publish` makes it durable and visible: several files can be written in parallel
+    first and go to the disk together.
+    """
+    temporary, descriptor = _open_temporary(path, mode, many_writers)
+    with _removed_on_error(temporary):
+        try:
+            for part in parts:
+                rest = memoryview(part).cast("B")
+                while rest.nbytes:
+                    rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+    return temporary
+
+
+def publish(
+    staged: Sequence[tuple[str, str | os.PathLike]], *, durable: bool = True
 ) -> None:
-    """Replaces a file by a text in UTF-8, as a whole; the rest as for `replacing`."""
-    with replacing(path, mode=mode, many_writers=many_writers) as file:
-        file.write(text.encode())
+    """Gives staged files their names, in order; (temporary, path) each."""
+    if durable:
+        for temporary, _ in staged:
+            _sync(temporary)
+    for temporary, path in staged:
+        os.replace(temporary, path)
+    if durable:
+        for folder in dict.fromkeys(os.path.dirname(path) for _, path in staged):
+            sync_folder(folder or ".")
+
+
+def sync_folder(path: str | os.PathLike) -> None:
+    """Makes renames and removals inside a folder durable."""
+    _sync(path, os.O_DIRECTORY)
+
+
+def remove_temporaries(folder: str | os.PathLike) -> None:
+    """Removes what interrupted writers left; only for who writes there alone."""
+    for name in os.listdir(folder):
+        # '.tmp-' is how temporary files of checkpoints once began.
+        if name.startswith(".tmp-") or name.endswith(_TEMPORARY):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
+
+
+def _sync(path: str | os.PathLike, flags: int = 0) -> None:
+    """Waits until a file's bytes, or a folder's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_temporary(
+    path: str | os.PathLike, mode: int | None, many_writers: bool
+) -> tuple[str, int]:
+    """Makes the file that is to become `path`; returns its name and a descriptor."""
+    folder, name = os.path.split(os.fspath(path))
+    if many_writers:
+        temporary = os.path.join(folder, f".{name}.{uuid.uuid4().hex}{_TEMPORARY}")
+    else:
+        temporary = os.path.join(folder, name + _TEMPORARY)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
+    if mode is not None:
+        os.fchmod(descriptor, mode)  # whatever the mask says
+    return temporary, descriptor
+
+
+@contextlib.contextmanager
+def _removed_on_error(temporary: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        # Best effort: the error under way says more than one of the removal.
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -53,15 +53,6 @@ class Work:
         )
 
 
-def fsync_folder(path: str) -> None:
-    """Makes renames inside a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def atomic(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
     """Opens a binary file that appears under `path` only when all is written."""
     # Others may read the store, whatever the mask of who prepares it.

@@ -8,7 +8,6 @@ complete; only then does the store appear, in one rename.
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import json
 import logging
@@ -27,6 +26,7 @@ from stackoverflow.data.sources import SPLITS, TYPES, Source
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.data.vocabulary import Vocabulary
+from tff_agg import checkpoints, files
 from tff_agg.privacy.selection import KeySelection
 
 _log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ def prepare_store(
             _replace_store(work.path("store"), out, work.path("replaced"))
         else:
             os.rename(work.path("store"), out)
-        encode.fsync_folder(os.path.dirname(out))
+        files.sync_folder(os.path.dirname(out))
         _remove(folder)
     return TokenStore.open(out)
 
@@ -210,14 +210,14 @@ def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
 def _locked(folder: str) -> Iterator[None]:
     """Makes `folder` and holds it against a second preparation."""
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"{folder}: another process is preparing this store"
-            ) from error
+    try:
+        lock = checkpoints.RunLock(folder).acquire()
+    except (checkpoints.RunLockedError, checkpoints.StoreError) as error:
+        raise ValueError(f"Cannot prepare a store: {error}") from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _clear(folder: str) -> None:
@@ -226,7 +226,7 @@ def _clear(folder: str) -> None:
         path = os.path.join(folder, name)
         if os.path.isdir(path):
             shutil.rmtree(path)
-        elif name != "lock":
+        elif name != checkpoints.RunLock.FILE:
             os.unlink(path)
 
 
@@ -335,22 +335,22 @@ def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
     )
     with encode.atomic(work.path("store", manifest.VOCABULARY)) as file:
         file.write(json.dumps(vocabulary.words, ensure_ascii=False).encode())
-    files = {s["file"]: {"bytes": s["bytes"], "sha256": s["sha256"]} for s in stats}
+    written = {s["file"]: {"bytes": s["bytes"], "sha256": s["sha256"]} for s in stats}
     for name in (manifest.USERS, manifest.VOCABULARY):
         path = work.path("store", name)
-        files[name] = {
+        written[name] = {
             "bytes": os.path.getsize(path),
             "sha256": manifest.file_sha256(path),
         }
     for name in os.listdir(work.path("store")):
-        if name not in files:  # a temporary file of a killed run
+        if name not in written:  # a temporary file of a killed run
             os.unlink(work.path("store", name))
     entries = {
         "format": manifest.FORMAT,
         "version": manifest.VERSION,
         "max_tokens": work.max_tokens,
         "config": config,
-        "files": files,
+        "files": written,
         "summary": _summary(stats, users),
     }
     chosen = encode.read_json(work.path("vocabulary.json"))
@@ -358,7 +358,7 @@ def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
         entries["vocabulary_release"] = chosen["release"]
     entries["sha256"] = manifest.manifest_sha256(entries)
     encode.write_json(work.path("store", manifest.MANIFEST), entries)
-    encode.fsync_folder(work.path("store"))
+    files.sync_folder(work.path("store"))
 
 
 def _summary(stats: list[dict[str, Any]], users: pa.Table) -> dict[str, Any]:

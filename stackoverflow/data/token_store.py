@@ -196,20 +196,6 @@ class TokenStore:
         """Returns the name of a user in the source."""
         return self._users.names[self._check_user(user)].as_py()
 
-    def user_number(self, split: str, name: str) -> int:
-        """Returns the number of the user called `name` in a split."""
-        low, high = self._users.ranges[_check_split(split)]
-        names, end = self._users.names, high
-        while low < high:
-            middle = (low + high) // 2
-            if names[middle].as_py().encode() < name.encode():
-                low = middle + 1
-            else:
-                high = middle
-        if low == end or names[low].as_py() != name:
-            raise KeyError(f"name={name!r}: no such user in split {split!r}")
-        return low
-
     def num_sentences(self, user: int, type: str | None = None) -> int:
         """Returns how many sentences a user has, of one type or of both."""
         counts = self._users.counts[:, self._check_user(user)]

@@ -1,6 +1,5 @@
 """What the checkpoint store promises: bit-exact, checked, shared, owner-only."""
 
-import collections
 import logging
 import os
 import stat
@@ -24,23 +23,27 @@ def weights(seed: int, size: int = 3000) -> list[np.ndarray]:
     ]
 
 
+def noise(seed: int) -> list[np.ndarray]:
+    """What no plane of can be compressed."""
+    rng = np.random.default_rng(seed)
+    return [np.frombuffer(rng.bytes(4 * 3000), np.float32)]
+
+
 def assert_identical(a, b):
     assert type(a) is type(b)
     if isinstance(a, dict):
         assert list(a) == list(b)
         for key in a:
             assert_identical(a[key], b[key])
-    elif isinstance(a, list | tuple):
+    elif isinstance(a, list):
         assert len(a) == len(b)
         for x, y in zip(a, b, strict=True):
             assert_identical(x, y)
-    elif isinstance(a, np.ndarray | np.generic):
+    elif isinstance(a, np.ndarray):
         assert a.dtype == b.dtype
         assert a.dtype.str == b.dtype.str
         assert a.shape == b.shape
         assert a.tobytes() == b.tobytes()
-    elif isinstance(a, float):
-        assert np.float64(a).tobytes() == np.float64(b).tobytes() or a != a != b
     else:
         assert a == b
 
@@ -75,22 +78,13 @@ _leaves = st.one_of(
     _big_arrays,
     _big_arrays.map(lambda a: a[::-2]),
     _arrays.map(lambda a: a.T),
-    _arrays.filter(lambda a: a.size).map(lambda a: a.reshape(-1)[0]),
-    st.integers(),
-    st.floats(),
-    st.booleans(),
-    st.none(),
     st.text(),
-    st.binary(),
 )
-_keys = st.one_of(st.text(), st.integers())
 _structures = st.recursive(
     _leaves,
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
-        st.lists(inner, max_size=4).map(tuple),
-        st.dictionaries(_keys, inner, max_size=4),
-        st.dictionaries(_keys, inner, max_size=4).map(collections.OrderedDict),
+        st.dictionaries(st.text(), inner, max_size=4),
     ),
     max_leaves=10,
 )
@@ -101,10 +95,10 @@ _structures = st.recursive(
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
-@hypothesis.given(structure=_structures, compress=st.booleans())
-def test_any_structure_comes_back_bit_for_bit(tmp_path_factory, structure, compress):
+@hypothesis.given(structure=_structures)
+def test_any_structure_comes_back_bit_for_bit(tmp_path_factory, structure):
     folder = tmp_path_factory.mktemp("store")
-    CheckpointStore(folder, compress=compress).save(3, {"x": structure})
+    CheckpointStore(folder).save(3, {"x": structure})
     assert_identical(structure, CheckpointStore(folder).load(3, "x"))
 
 
@@ -123,13 +117,15 @@ def test_restored_arrays_can_be_written_and_are_apart(tmp_path):
         (np.array([object()]), "dtype object"),
         (Point(1), "Point"),
         (object(), "builtins.object"),
-        ({(1, 2): 3}, "key"),
+        ({1: np.zeros(2)}, "key"),
+        (1, "builtins.int"),
+        (np.float32(1), "numpy.float32"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_and_located(tmp_path, value, what):
     store = CheckpointStore(tmp_path)
     with pytest.raises(TypeError, match=what) as caught:
-        store.save(0, {"state": {"a": [1, value]}})
+        store.save(0, {"state": {"a": ["1", value]}})
     assert "'state'['a'][1]" in str(caught.value)
     assert store.rounds() == []
 
@@ -137,19 +133,16 @@ def test_what_cannot_be_stored_is_refused_and_located(tmp_path, value, what):
 @pytest.mark.parametrize("bad", [-1, 1.5, True, "1"])
 def test_a_round_is_a_number_from_zero(tmp_path, bad):
     with pytest.raises((TypeError, ValueError), match="round="):
-        CheckpointStore(tmp_path).save(bad, {"x": 1})
+        CheckpointStore(tmp_path).save(bad, {"x": "1"})
 
 
-def test_rounds_names_metadata_and_iteration(tmp_path):
+def test_rounds_names_and_iteration(tmp_path):
     store = CheckpointStore(tmp_path)
     for t in (5, 0, 3):
-        store.save(t, {"iterate": weights(t)}, metadata={"t": t})
-    store.save(3, {"state": {"t": 3}}, metadata={"t": "later"})
+        store.save(t, {"iterate": weights(t)})
+    store.save(3, {"state": {"t": np.array(3)}})
     assert store.rounds() == store.rounds("iterate") == [0, 3, 5]
     assert store.rounds("state") == [3]
-    assert sorted(store.names(3)) == ["iterate", "state"]
-    assert store.metadata(5) == {"t": 5}
-    assert store.metadata(3) == {"t": "later"}
     seen = dict(store.iterate("iterate", [5, 0]))
     assert list(seen) == [5, 0]
     assert_identical(seen[0], weights(0))
@@ -179,11 +172,11 @@ def test_opening_and_reading_writes_nothing(tmp_path):
 
 def test_a_window_of_checkpoints_costs_nothing_twice(tmp_path):
     store = CheckpointStore(tmp_path, keep_last={"state": 2})
-    window: tuple = ()
+    window: list = []
     for t in range(8):
-        window = (*window, weights(t))[-3:]
+        window = [*window, weights(t)][-3:]
         before = {p: p.stat().st_mtime_ns for p in files(tmp_path / "blobs")}
-        store.save(t, {"iterate": window[-1], "state": {"window": window, "t": t}})
+        store.save(t, {"iterate": window[-1], "state": {"window": window}})
         now = {p: p.stat().st_mtime_ns for p in files(tmp_path / "blobs")}
         assert before.items() <= now.items()  # Nothing rewritten, nothing lost.
         assert len(now) - len(before) == 2  # The new round's two arrays, once.
@@ -251,7 +244,9 @@ def test_compression_shrinks_what_repeats_and_leaves_noise_alone(tmp_path):
     for name, (array, low, high) in cases.items():
         store = CheckpointStore(tmp_path / name)
         store.save(0, {"x": array})
-        assert low <= store.size_bytes() / array.nbytes <= high, name
+        (blob,) = files(tmp_path / name / "blobs")
+        stored = blob.stat().st_size
+        assert low <= stored / array.nbytes <= high, name
         assert_identical(store.load(0, "x"), array)
 
 
@@ -286,11 +281,12 @@ _DAMAGES = [damage_by_truncating, damage_by_emptying, damage_by_flipping]
     ],
 )
 def test_damage_is_named_and_the_one_before_used(tmp_path, what, damage, caplog):
-    store = CheckpointStore(tmp_path, compress=what != "raw blob")
-    store.save(0, {"x": weights(0)})
-    store.save(1, {"x": weights(1)})
+    make = noise if what == "raw blob" else weights
+    store = CheckpointStore(tmp_path)
+    store.save(0, {"x": make(0)})
+    store.save(1, {"x": make(1)})
     old = set(files(tmp_path))
-    store.save(2, {"x": weights(2)})
+    store.save(2, {"x": make(2)})
     kind = "manifests" if what == "manifest" else "blobs"
     victim = sorted(p for p in set(files(tmp_path)) - old if p.parent.name == kind)[0]
     damage(victim)
@@ -299,24 +295,22 @@ def test_damage_is_named_and_the_one_before_used(tmp_path, what, damage, caplog)
     with pytest.raises(checkpoints.CorruptCheckpointError, match=victim.name) as caught:
         reader.load(2, "x")
     assert caught.value.path == victim
-    skipped = []
-    restored = reader.latest_valid("x", on_skip=lambda *a: skipped.append(a))
-    assert restored is not None and restored.round == 1
-    assert_identical(restored.value, weights(1))
-    assert [(t, error.path) for t, error in skipped] == [(2, victim)]
     with caplog.at_level(logging.WARNING):
-        reader.latest_valid("x")
-    assert victim.name in caplog.text
+        restored = reader.latest_valid("x")
+    assert restored is not None and restored.round == 1
+    assert_identical(restored.value, make(1))
+    (warning,) = caplog.messages
+    assert "Round 2 is skipped" in warning and str(victim) in warning
 
     # The next process redoes the round, with the very same content, and heals it.
     writer = CheckpointStore(tmp_path)
-    writer.save(2, {"x": weights(2)})
-    assert_identical(CheckpointStore(tmp_path).load(2, "x"), weights(2))
+    writer.save(2, {"x": make(2)})
+    assert_identical(CheckpointStore(tmp_path).load(2, "x"), make(2))
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):
     store = CheckpointStore(tmp_path)
-    store.save(0, {"x": weights(0, 2000), "n": 5}, metadata={"key": "value"})
+    store.save(0, {"x": weights(0, 2000), "n": "five"})
     rng = np.random.default_rng(0)
     for path in files(tmp_path):
         good = path.read_bytes()
@@ -325,11 +319,11 @@ def test_every_flipped_byte_is_noticed(tmp_path):
             bad[position] ^= 1 << rng.integers(8)
             path.write_bytes(bad)
             try:
-                value = store.load(0, "x"), store.load(0, "n"), store.metadata(0)
+                value = [store.load(0, "x"), store.load(0, "n")]
             except checkpoints.StoreError:
                 continue
             # White space at the end of a manifest is the one thing that may change.
-            assert_identical(value, (weights(0, 2000), 5, {"key": "value"}))
+            assert_identical(value, [weights(0, 2000), "five"])
             assert path.suffix == ".json" and position >= len(good) - 2
         path.write_bytes(good)
     assert_identical(store.load(0, "x"), weights(0, 2000))

@@ -92,7 +92,7 @@ def test_only_what_must_last_is_synced(tmp_path, monkeypatch):
     assert not synced
     with files.replacing(tmp_path / "f"):
         pass
-    assert len(synced) == 1
+    assert len(synced) == 2  # the file, and the name in its folder
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -133,3 +133,22 @@ def test_it_is_light():
     code = "import sys, tff_agg.files; print('tensorflow' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.stdout.strip() == "False"
+
+
+def test_staged_files_are_made_durable_together(tmp_path, monkeypatch):
+    steps: list[str] = []
+    for step in ("fsync", "replace"):
+        real = getattr(os, step)
+
+        def call(*arguments, step=step, real=real):
+            steps.append(step)
+            real(*arguments)
+
+        monkeypatch.setattr(os, step, call)
+    paths = [tmp_path / name for name in "ab"]
+    staged = [(files.stage(path, b"1", b"2"), path) for path in paths]
+    assert not steps and not any(path.exists() for path in paths)
+    files.publish(staged)
+    assert steps == ["fsync", "fsync", "replace", "replace", "fsync"]
+    assert [path.read_bytes() for path in paths] == [b"12", b"12"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]

@@ -62,8 +62,13 @@ def test_several_parts_hold_every_sentence_once(tmp_path):
             expected.setdefault(key, []).append(
                 store.vocabulary.row(row["tokens"]).tolist()
             )
+    numbers = {
+        (split, store.user_name(user)): user
+        for split in store.summary
+        for user in store.users(split)
+    }
     for (split, name, type), rows in expected.items():
-        user = store.user_number(split, name)
+        user = numbers[split, name]
         found = store.rows(user, type=type, max_sentences=None).tolist()
         assert sorted(found) == sorted(rows)
     assert len({(s, n) for s, n, _ in expected}) == sum(
@@ -261,7 +266,7 @@ def test_an_unfinished_preparation_of_something_else_is_not_mixed_in(
 def test_two_preparations_of_one_store_are_refused(tmp_path):
     with (
         data._locked(os.fspath(tmp_path / "store.partial")),
-        pytest.raises(ValueError, match="another process"),
+        pytest.raises(ValueError, match=f"in use by pid {os.getpid()} "),
     ):
         prepare_store(SOURCE, tmp_path / "store")
 

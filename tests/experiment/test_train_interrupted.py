@@ -86,15 +86,16 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on_to_the_same_bits(
 PREPARE = """
 import os, signal, sys, psutil
 from stackoverflow import prepare
+from tff_agg.experiment import progress
 number, stage = int(sys.argv.pop(1)), sys.argv.pop(1)
 
-class Strike(prepare._Bar):
+class Strike(progress.StageBar):
     def __call__(self, now, done, total):
         if now == stage and done:
             print(*[child.pid for child in psutil.Process().children()], flush=True)
             os.kill(os.getpid(), number)
 
-prepare._Bar = Strike
+progress.StageBar = Strike
 prepare.entry_point()
 """
 

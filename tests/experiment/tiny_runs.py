@@ -78,7 +78,9 @@ def data_digest(zeroed=()):
 
 def identity_of(zeroed=(), shift=0, **changes):
     values = {
-        "sampler": identities.cohorts_digest(users(t + shift) for t in range(64)),
+        "sampler": identities.ids_digest(
+            [name for t in range(64) for name in users(t + shift)]
+        ),
         "data": data_digest(zeroed),
         "model": "sums of rows",
     }

@@ -56,7 +56,7 @@ def test_closed_form_error_is_that_of_the_explicit_matrices():
 
 
 def test_workloads_and_their_square_roots():
-    np.testing.assert_allclose(toeplitz.momentum(3, 0.5), [1, 1.5, 1.75])
+    np.testing.assert_allclose(toeplitz.workload_column(3, 0.5), [1, 1.5, 1.75])
     for decay in (0.0, 0.95):
         root = toeplitz.square_root(30, decay)
         np.testing.assert_allclose(

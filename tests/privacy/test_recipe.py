@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from absl import flags
 
-from stackoverflow import train
+from stackoverflow.task import StackOverflow
 from tff_agg import account, privacy
-from tff_agg.experiment import config as configs
 from tff_agg.experiment import flag_fields
+from tff_agg.experiment.drivers import train
 from tff_agg.noise import toeplitz
 from tff_agg.privacy import PrivacyRecipe, recipe
 
@@ -37,9 +37,8 @@ def plan_of_account(given):
 
 
 def plan_of_training(given):
-    values = parsed(train.define_config_flags, given)
-    config = configs.TrainConfig(**flag_fields.read(configs.TrainConfig, values))
-    return config.build_plan()
+    values = parsed(lambda own: train.define_flags(StackOverflow, own), given)
+    return flag_fields.read(StackOverflow.Config, values).build_plan()
 
 
 def rmse(plan, decay):
@@ -125,7 +124,8 @@ def test_account_has_the_flags_of_the_recipe_and_training_has_all_of_them():
     names = {field.name for field in dataclasses.fields(PrivacyRecipe)}
     of_account = set(parsed(account.define_flags, {}))
     assert of_account == names | {"json", "population", "batch_size"}
-    assert names <= set(parsed(train.define_config_flags, {}))
+    of_training = parsed(lambda own: train.define_flags(StackOverflow, own), {})
+    assert names <= set(of_training)
     for field in dataclasses.fields(PrivacyRecipe):
         assert field.metadata["help"]
 

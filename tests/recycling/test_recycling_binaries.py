@@ -187,7 +187,9 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
         memory_budget=1 << 19,
     )
     progress = []
-    found = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
+    findings = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
+    found = findings.widths
+    assert findings.spreads == ()
     assert found.sizes == (2, 4)
     assert found.independent.shape == found.checkpoints.shape == (3, 2)
     assert progress[-1][1] == progress[-1][2] > 3 * 2 * 4  # In several portions.
@@ -207,7 +209,41 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
     rows = read_csv(tmp_path / "widths.csv")
     assert len(rows) == 2 * 3 * 2
     assert (tmp_path / "widths.png").stat().st_size > 5000
-    assert f"{found.ratio[0]:.2f}" in uncertainty.table(found)
+    assert f"{found.ratio[0]:.2f}" in uncertainty.table(findings)
+
+
+def test_uncertainty_of_a_single_run(runs, tmp_path):
+    config = uncertainty.UncertaintyConfig(
+        runs=runs[:1],
+        out=str(tmp_path),
+        sizes=(2, 3, 50),
+        examples=30,
+        separation=2,
+        burn_in=3,
+    )
+    progress = []
+    found = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
+    assert progress[-1][1] == progress[-1][2]
+    run = Run.open(StackOverflow, runs[0])
+    score = run.scorer("heldout", 30)
+    scores = [score(run.load(t)) for t in (4, 6, 8)]
+    assert [spread.metric.name for spread in found.spreads] == METRICS
+    for spread in found.spreads:
+        values = np.array([values[spread.metric.name] for values in scores])
+        assert spread.rounds == (4, 6, 8) and spread.last == values[-1]
+        assert spread.deviation == pytest.approx(values.std(ddof=1))
+    assert any(spread.deviation > 0 for spread in found.spreads)
+    # The widths are those of the checkpoints; nothing is compared.
+    assert found.widths.sizes == (2, 3) and not len(found.widths.independent)
+    table = uncertainty.table(found)
+    assert "last checkpoints" in table and "3 checkpoints of the rounds 4 to 8" in table
+    assert "independent" not in table and "ratio" not in table
+    rows = read_csv(tmp_path / "widths.csv")
+    assert [row["estimator"] for row in rows] == ["last checkpoints"] * 2
+    written = {row["metric"]: row for row in read_csv(tmp_path / "metrics.csv")}
+    for name, _, deviation, _ in found.spreads:
+        assert float(written[name.name]["standard_deviation"]) == deviation
+    assert (tmp_path / "widths.png").exists()
 
 
 def test_uncertainty_refuses_what_it_cannot_compare(runs, token_store, tmp_path):
@@ -217,6 +253,8 @@ def test_uncertainty_refuses_what_it_cannot_compare(runs, token_store, tmp_path)
 
     with pytest.raises(ValueError, match="sizes"):
         compare(sizes=(5, 10))
+    with pytest.raises(ValueError, match="checkpoints of"):
+        compare(runs=runs[:1], sizes=(50,))
     with pytest.raises(ValueError, match="twice"):
         compare(runs=(runs[0], runs[0]))
     with pytest.raises(ValueError, match="do not fit"):

@@ -15,9 +15,6 @@ def test_the_papers_grids():
     assert len(tuning.KS) == 23
     assert tuning.TRAINING_BETAS[0] == 0.5 and len(tuning.TRAINING_BETAS) == 10
     assert tuning.INFERENCE_BETAS[0] == 0.85 and tuning.INFERENCE_BETAS[-1] == 0.9999
-    assert tuning.cifar10_starts(3068)[-1] == 3000
-    assert tuning.cifar10_starts(300) == (100, 200)
-    assert tuning.CIFAR100_STARTS == (50, 100, 150, 200, 250)
 
 
 def test_pick_takes_the_first_of_the_best_and_never_nan():

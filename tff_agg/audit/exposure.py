@@ -10,23 +10,18 @@ from tff_agg.privacy.participation import AtMostOnce
 from tff_agg.privacy.plan import Plan
 
 
-def strength(plan: Plan, rounds: tuple[int, ...]) -> float:
-    """Returns how much of the sensitivity a user of these rounds uses, 1 at most.
-
-    Rounds that the schema does not allow count as 1: nothing more is claimed for them.
-
-    Example:
-      >>> strength(plan, (0,))
-      1.0
-    """
-    matrix = plan.mechanism.matrix(plan.rounds)
-    return float(strengths(plan, matrix, [rounds])[0])
-
-
 def strengths(
     plan: Plan, matrix: np.ndarray, rounds: list[tuple[int, ...]]
 ) -> np.ndarray:
-    """Does `strength` for several users, given the mechanism's matrix."""
+    """Returns how much of the sensitivity each user uses, 1 at most.
+
+    Rounds that the schema does not allow count as 1: nothing more is claimed for them.
+
+    Args:
+      plan: The run's plan.
+      matrix: The mechanism's matrix for the plan's rounds.
+      rounds: The rounds of each user.
+    """
     norms = np.array(
         [np.linalg.norm(matrix[:, list(own)].sum(axis=1)) for own in rounds]
     )

@@ -5,11 +5,16 @@ share one file, and every read is checked against the name. On disk the bytes ma
 compressed: they are split into planes (all first bytes of the items, all second bytes,
 ...) and each plane is compressed only where that pays. The exponents of floating-point
 weights repeat and shrink well; their mantissas are noise and are copied as they are.
+
+Why planes: the next-word model has 4,050,748 weights in single precision, new in every
+round. Its file of 16.20 MB shrinks to 13.64 MB, by 16 %: about 10 GB in a run of 2,000
+rounds that keeps iterates and aggregates. It takes 0.03 s more processor time per save
+and 0.06 s per read, where a round takes 2.7 s. Writing without planes would need half
+as much code here, but the code that reads them would have to stay.
 """
 
 import contextlib
 import hashlib
-import itertools
 import os
 import pathlib
 import struct
@@ -26,8 +31,6 @@ _RAW, _ZSTD = 0, 1
 _SAMPLE_BYTES = 1 << 16
 _LEAST_BYTES = 1 << 12
 _LEAST_GAIN = 0.10
-_TEMPORARY = ".tmp-"
-_counter = itertools.count()
 
 
 class StoreError(RuntimeError):
@@ -64,73 +67,15 @@ def make_folder(path: pathlib.Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-def sync_folder(path: pathlib.Path) -> None:
-    """Makes renames and removals inside a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_temporary(folder: pathlib.Path, parts: list, sync: bool) -> pathlib.Path:
-    """Writes `parts` to a new owner-only file under a temporary name."""
-    path = folder / f"{_TEMPORARY}{os.getpid()}-{next(_counter)}"
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    try:
-        for part in parts:
-            rest = memoryview(part).cast("B")
-            while rest.nbytes:
-                rest = rest[os.write(descriptor, rest) :]
-        if sync:
-            os.fsync(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
-    os.close(descriptor)
-    return path
-
-
-def sync_file(path: pathlib.Path) -> None:
-    """Waits until a file's bytes are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_file(path: pathlib.Path, content: bytes) -> None:
-    """Replaces a file as a whole: a reader sees the old content or the new."""
-    temporary = write_temporary(path.parent, [content], sync=True)
-    try:
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_folder(path.parent)
-
-
-def remove_temporaries(folder: pathlib.Path) -> None:
-    """Removes what interrupted writes left behind."""
-    for name in os.listdir(folder):
-        if name.startswith(_TEMPORARY):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(folder / name)
-
-
 def digest_of(content) -> str:
     """Returns the digest that names `content`."""
     return hashlib.blake2b(content, digest_size=32).hexdigest()
 
 
-def encode(array: np.ndarray, compress: bool) -> list:
+def encode(array: np.ndarray) -> list:
     """Returns the parts of the file that holds a C-ordered array's bytes."""
     plain = array.reshape(-1).view(np.uint8)
-    if compress and plain.nbytes >= _LEAST_BYTES:
+    if plain.nbytes >= _LEAST_BYTES:
         planes = _shuffle(plain, array.dtype.itemsize)
         codecs = _choose_codecs(planes)
         if codecs is not None:
@@ -210,37 +155,30 @@ class BlobFolder:
     """A folder of content-addressed arrays.
 
     Writing is in two steps, so that the files of one checkpoint go to the disk
-    together: `stage` writes a temporary file, `publish` makes all staged files durable
-    and gives them their names.
+    together: `stage` writes a temporary file, `files.publish` makes all staged files
+    durable and gives them their names.
 
     Example:
-      >>> blobs = BlobFolder(pathlib.Path('checkpoints/blobs'))
-      >>> staged = blobs.stage(np.ones(10_000, np.float32), digest)
-      >>> blobs.publish([staged])
-      >>> blobs.read(digest)  # The plain bytes, checked against the digest.
+      >>> blobs = BlobFolder(folder)
+      >>> array = np.ones(10_000, np.float32)
+      >>> digest = digest_of(array)
+      >>> files.publish([blobs.stage(array, digest)])
+      >>> blobs.read(digest).nbytes  # The plain bytes, checked against the digest.
+      40000
     """
 
-    def __init__(self, folder: pathlib.Path, compress: bool = True):
+    def __init__(self, folder: pathlib.Path):
         self.folder = folder
-        self._compress = compress
 
     def path(self, digest: str) -> pathlib.Path:
         """Returns where the blob of that digest is or would be."""
         return self.folder / digest
 
-    def stage(self, array: np.ndarray, digest: str) -> tuple[pathlib.Path, str]:
+    def stage(self, array: np.ndarray, digest: str) -> tuple[str, pathlib.Path]:
         """Writes an array to a temporary file, not yet durable."""
-        parts = encode(array, self._compress)
-        return write_temporary(self.folder, parts, sync=False), digest
-
-    def publish(self, staged: list[tuple[pathlib.Path, str]]) -> None:
-        """Makes staged files durable and visible under their digests."""
-        for temporary, _ in staged:
-            sync_file(temporary)
-        for temporary, digest in staged:
-            os.replace(temporary, self.path(digest))
-        if staged:
-            sync_folder(self.folder)
+        path = self.path(digest)
+        parts = encode(array)
+        return files.stage(path, *parts, mode=0o600, many_writers=True), path
 
     def read(self, digest: str) -> np.ndarray:
         """Reads a blob's plain bytes and checks them against its name."""

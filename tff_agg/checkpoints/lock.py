@@ -1,14 +1,15 @@
 """One process for each run folder.
 
-The lock is the operating system's own (`flock`): it ends with the process that holds
-it, however that ends, and never has to be removed by hand.
+The lock is the operating system's own: it ends with the process that holds it, however
+that ends, and never has to be removed by hand.
 """
 
 import contextlib
-import fcntl
 import os
 import pathlib
 import socket
+
+import filelock
 
 from tff_agg.checkpoints import blobs
 
@@ -20,14 +21,21 @@ class RunLockedError(RuntimeError):
 class RunLock:
     """Keeps a folder for one process; the lock ends with the process, however it ends.
 
+    It ends with this object as well, so that whoever acquires it has to keep it.
+
     Example:
-      >>> with RunLock('run'):
-      ...   train()
+      >>> with RunLock(folder):
+      ...   pass  # nobody else works in the folder meanwhile
     """
 
+    #: The name of the file that is locked, which stays in the folder.
+    FILE = ".lock"
+
     def __init__(self, folder: str | os.PathLike):
-        self._path = pathlib.Path(folder) / ".lock"
-        self._descriptor: int | None = None
+        self._path = pathlib.Path(folder) / self.FILE
+        self._lock = filelock.FileLock(
+            self._path, mode=0o600, thread_local=False, on_acquired=_sign
+        )
 
     def acquire(self) -> "RunLock":
         """Takes the lock.
@@ -38,33 +46,31 @@ class RunLock:
         """
         with blobs.storing("take the run lock", self._path.parent):
             blobs.make_folder(self._path.parent)
-            descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-            os.close(descriptor)
-            raise RunLockedError(
-                f"{self._path.parent} is in use by {holder or 'another process'}; wait "
-                "for it, end it, or choose another folder."
-            ) from error
-        # Who has the lock is for others' messages only: on a full disk it goes unsaid.
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(
-                descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0
-            )
-        self._descriptor = descriptor
+            try:
+                self._lock.acquire(blocking=False)
+            except filelock.Timeout as error:
+                holder = self._path.read_text("utf-8", errors="replace").strip()
+                raise RunLockedError(
+                    f"{self._path.parent} is in use by {holder or 'another process'}; "
+                    "wait for it, end it, or choose another folder."
+                ) from error
         return self
 
     def release(self) -> None:
         """Gives the lock back."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._lock.release()
 
     def __enter__(self) -> "RunLock":
         return self.acquire()
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def _sign(descriptor: int) -> None:
+    """Writes who has the lock, for the messages of others."""
+    with contextlib.suppress(OSError):  # on a full disk it goes unsaid
+        os.ftruncate(descriptor, 0)
+        os.pwrite(
+            descriptor, f"pid {os.getpid()} on {socket.gethostname()}".encode(), 0
+        )

@@ -1,12 +1,11 @@
 """Nested structures as JSON: what a checkpoint looks like, without its large arrays.
 
-Containers keep their kind (dict, OrderedDict, list, tuple), Python values their type,
-arrays their dtype, byte order and shape. Arrays of more than a few bytes are named by
+A structure is made of dicts, lists, strings and arrays, which keep their dtype, byte
+order and shape. Arrays of more than a few bytes are named by
 the digest of their content; smaller ones (counters, seeds) are written in place.
 """
 
 import base64
-import collections
 import json
 import os
 import pathlib
@@ -15,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from tff_agg import files
 from tff_agg.checkpoints import blobs
 
 _FORMAT = 1
 _IN_PLACE_BYTES = 256
-_CONTAINERS = {"dict": dict, "odict": collections.OrderedDict}
-_SEQUENCES = {"list": list, "tuple": tuple}
 _ARRAY_KINDS = "?biufcSUMm"
 
 
@@ -29,38 +27,25 @@ def encode_structure(
 ) -> dict[str, Any]:
     """Describes a structure; `add_blob` takes large arrays and returns digests."""
     kind = type(structure)
-    for name, container in _CONTAINERS.items():
-        if kind is container:
-            items = [
-                [
-                    _encode_key(k, where),
-                    encode_structure(v, add_blob, f"{where}[{k!r}]"),
-                ]
-                for k, v in structure.items()
-            ]
-            return {name: items}
-    for name, sequence in _SEQUENCES.items():
-        if kind is sequence:
-            return {
-                name: [
-                    encode_structure(v, add_blob, f"{where}[{i}]")
-                    for i, v in enumerate(structure)
-                ]
-            }
-    if isinstance(structure, np.ndarray | np.generic):
+    if kind is dict:
+        items = [
+            [_check_key(k, where), encode_structure(v, add_blob, f"{where}[{k!r}]")]
+            for k, v in structure.items()
+        ]
+        return {"dict": items}
+    if kind is list:
+        values = [
+            encode_structure(v, add_blob, f"{where}[{i}]")
+            for i, v in enumerate(structure)
+        ]
+        return {"list": values}
+    if isinstance(structure, np.ndarray):
         return _encode_array(structure, add_blob, where)
-    if structure is None or kind in (bool, str):
+    if kind is str:
         return {"value": structure}
-    if kind is int:
-        return {"int": str(structure)}
-    if kind is float:
-        return {"float": structure.hex()}
-    if kind is bytes:
-        return {"bytes": base64.b64encode(structure).decode()}
     raise TypeError(
         f"structure{where} is a {kind.__module__}.{kind.__qualname__}: a checkpoint "
-        "holds dicts, OrderedDicts, lists and tuples of numpy arrays, numbers, "
-        "strings, bytes and None."
+        "holds dicts and lists of numpy arrays and strings."
     )
 
 
@@ -69,23 +54,15 @@ def decode_structure(
 ) -> Any:
     """Rebuilds a structure; `get_blob` returns a blob's plain bytes."""
     ((kind, content),) = encoded.items()
-    if kind in _CONTAINERS:
-        return _CONTAINERS[kind](
-            (key, decode_structure(v, get_blob)) for key, v in content
-        )
-    if kind in _SEQUENCES:
-        return _SEQUENCES[kind](decode_structure(v, get_blob) for v in content)
     match kind:
+        case "dict":
+            return {key: decode_structure(v, get_blob) for key, v in content}
+        case "list":
+            return [decode_structure(v, get_blob) for v in content]
         case "array":
             return _decode_array(content, get_blob)
         case "value":
             return content
-        case "int":
-            return int(content)
-        case "float":
-            return float.fromhex(content)
-        case "bytes":
-            return base64.b64decode(content)
     raise ValueError(f"a value of kind {kind!r} is not known")
 
 
@@ -104,31 +81,27 @@ def blobs_of(encoded: Any) -> Iterator[str]:
             yield from blobs_of(value)
 
 
-def _encode_key(key: Any, where: str) -> Any:
-    if type(key) in (str, int):
+def _check_key(key: Any, where: str) -> str:
+    if type(key) is str:
         return key
-    raise TypeError(f"structure{where} has the key {key!r}; keys are str or int.")
+    raise TypeError(f"structure{where} has the key {key!r}; keys are strings.")
 
 
-def _encode_array(value: Any, add_blob, where: str) -> dict[str, Any]:
-    array = np.asarray(value)
+def _encode_array(array: np.ndarray, add_blob, where: str) -> dict[str, Any]:
     if array.dtype.kind not in _ARRAY_KINDS:
         raise TypeError(
             f"structure{where} has the dtype {array.dtype}; convert it to a plain "
             "numeric, boolean or string dtype first."
         )
     entry: dict[str, Any] = {"dtype": array.dtype.str, "shape": list(array.shape)}
-    if isinstance(value, np.generic):
-        entry["scalar"] = True
     if array.nbytes <= _IN_PLACE_BYTES:
         entry["data"] = base64.b64encode(array.tobytes()).decode()
     else:
-        # The caller's own object is handed on, so that it can be recognised.
-        entry["blob"] = add_blob(value)
+        entry["blob"] = add_blob(array)
     return {"array": entry}
 
 
-def _decode_array(entry: dict[str, Any], get_blob) -> Any:
+def _decode_array(entry: dict[str, Any], get_blob) -> np.ndarray:
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
     if "blob" in entry:
         plain = get_blob(entry["blob"])
@@ -137,15 +110,14 @@ def _decode_array(entry: dict[str, Any], get_blob) -> Any:
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if plain.nbytes != size:
         raise ValueError(f"an array holds {plain.nbytes} bytes instead of {size}")
-    array: Any = np.ndarray(shape, dtype, plain.data if size else None)
-    return array[()] if entry.get("scalar") else array
+    return np.ndarray(shape, dtype, plain.data if size else None)
 
 
 def write_manifest(path: pathlib.Path, manifest: dict[str, Any]) -> None:
     """Writes a manifest with its checksum, as a whole or not at all."""
     body = _canonical({"format": _FORMAT, **manifest})
     content = f'{{"checksum":"{blobs.digest_of(body.encode())}","manifest":{body}}}\n'
-    blobs.write_file(path, content.encode())
+    files.write_text(path, content, mode=0o600)
 
 
 def read_manifest(path: pathlib.Path) -> dict[str, Any]:

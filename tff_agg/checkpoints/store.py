@@ -16,15 +16,15 @@ the secret seed of the noise.
 import collections
 import concurrent.futures
 import contextlib
-import json
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_agg import files
 from tff_agg.checkpoints import blobs, manifests, retention
 from tff_agg.checkpoints.blobs import CorruptCheckpointError, StoreError
 
@@ -40,7 +40,6 @@ class Restored(NamedTuple):
 
     round: int
     value: Any
-    metadata: dict[str, Any]
 
 
 class CheckpointStore:
@@ -51,7 +50,7 @@ class CheckpointStore:
 
     Example:
       >>> store = CheckpointStore('run/checkpoints', keep_last={'state': 2})
-      >>> store.save(7, {'iterate': weights, 'state': state}, metadata={'seed': 1})
+      >>> store.save(7, {'iterate': weights, 'state': state})
       >>> store.rounds('iterate')
       [7]
       >>> store.load(7, 'iterate')
@@ -66,7 +65,6 @@ class CheckpointStore:
         keep_last: int | Mapping[str, int] | None = None,
         keep_every: int | Mapping[str, int] | None = None,
         *,
-        compress: bool = True,
         threads: int = 2,
     ):
         """Opens a store; the folder is made by the first save.
@@ -77,12 +75,11 @@ class CheckpointStore:
             one for each name. Names without any policy keep all rounds.
           keep_every: Rounds divisible by this stay too; where only this is given, so
             does the newest round.
-          compress: Whether arrays are compressed where it pays.
           threads: How many threads digest, compress and write the arrays of a save.
         """
         self.folder = pathlib.Path(folder)
         self._manifests = self.folder / "manifests"
-        self._blobs = blobs.BlobFolder(self.folder / "blobs", compress)
+        self._blobs = blobs.BlobFolder(self.folder / "blobs")
         self._retention = retention.Retention(keep_last, keep_every)
         self._threads = threads
         # The writer's view: round -> name -> digests, and how many rounds use each.
@@ -93,12 +90,7 @@ class CheckpointStore:
         self._known_good: set[str] = set()
         self._names: dict[int, tuple[tuple, list[str]]] = {}
 
-    def save(
-        self,
-        round: int,
-        items: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
+    def save(self, round: int, items: Mapping[str, Any]) -> None:
         """Saves the structures `items` under a round, all together or not at all.
 
         Where the round is there already, the names given now replace what it had and
@@ -106,9 +98,7 @@ class CheckpointStore:
 
         Args:
           round: The round's number, zero or more.
-          items: By name, nested dicts, OrderedDicts, lists and tuples of numpy arrays,
-            numbers, strings, bytes and None.
-          metadata: Anything that JSON can express, small.
+          items: By name, nested dicts and lists of numpy arrays and strings.
 
         Raises:
           StoreError: The disk is full, the folder cannot be written to, and the like.
@@ -121,10 +111,9 @@ class CheckpointStore:
             raise ValueError(f"round={round} must be zero or more.")
         if not items:
             raise ValueError("items is empty: a checkpoint needs at least one name.")
-        metadata = _plain_json(metadata)
         with blobs.storing("save a checkpoint", self.folder):
             self._writer_view()
-            self._write(int(round), items, metadata)
+            self._write(int(round), items)
             self._apply_policies(items)
 
     def load(self, round: int, name: str) -> Any:
@@ -135,14 +124,6 @@ class CheckpointStore:
           CorruptCheckpointError: It is damaged; the message names the file.
         """
         return self._load(round, name).value
-
-    def metadata(self, round: int) -> dict[str, Any]:
-        """Returns the metadata saved with a round."""
-        return self._manifest(round)["metadata"]
-
-    def names(self, round: int) -> list[str]:
-        """Returns the names saved under a round."""
-        return list(self._manifest(round)["items"])
 
     def rounds(self, name: str | None = None) -> list[int]:
         """Returns the rounds (of a name) in order, without damaged manifests."""
@@ -167,17 +148,10 @@ class CheckpointStore:
         for number in self.rounds(name) if rounds is None else rounds:
             yield int(number), self.load(number, name)
 
-    def latest_valid(
-        self,
-        name: str,
-        on_skip: Callable[[int, CorruptCheckpointError], None] | None = None,
-    ) -> Restored | None:
+    def latest_valid(self, name: str) -> Restored | None:
         """Returns the newest checkpoint of a name that is whole, or None.
 
-        Args:
-          name: The name.
-          on_skip: Called with the round and the error for each newer one that is
-            damaged; without it they are logged as warnings.
+        Newer ones that are damaged are logged as warnings.
         """
         for number in reversed(manifests.manifest_rounds(self._manifests)):
             try:
@@ -185,10 +159,7 @@ class CheckpointStore:
             except MissingCheckpointError:
                 continue
             except CorruptCheckpointError as error:
-                if on_skip is not None:
-                    on_skip(number, error)
-                else:
-                    _log.warning("Round %d is skipped: %s", number, error)
+                _log.warning("Round %d is skipped: %s", number, error)
         return None
 
     def collect_garbage(self) -> int:
@@ -234,11 +205,6 @@ class CheckpointStore:
                     del manifest["items"][name]
                 self._put(number, manifest)
 
-    def size_bytes(self) -> int:
-        """Returns how many bytes the arrays take on the disk."""
-        paths = (self._blobs.path(d) for d in self._blobs.digests())
-        return sum(path.stat().st_size for path in paths)
-
     def _load(self, number: int, name: str) -> Restored:
         manifest = self._manifest(number)
         if name not in manifest["items"]:
@@ -268,7 +234,7 @@ class CheckpointStore:
                 raise CorruptCheckpointError(path, f"is damaged: {error}") from error
             except OSError as error:
                 raise StoreError(f"Cannot read round {number}: {error}") from error
-        return Restored(int(number), value, manifest["metadata"])
+        return Restored(int(number), value)
 
     def _manifest(self, number: int) -> dict[str, Any]:
         """Reads a round's manifest."""
@@ -300,8 +266,8 @@ class CheckpointStore:
         blobs.make_folder(self.folder)
         for folder in (self._manifests, self._blobs.folder):
             blobs.make_folder(folder)
-            blobs.remove_temporaries(folder)
-        blobs.sync_folder(self.folder)
+            files.remove_temporaries(folder)
+        files.sync_folder(self.folder)
         written = {}
         for number in manifests.manifest_rounds(self._manifests):
             try:
@@ -317,9 +283,9 @@ class CheckpointStore:
         self._written = written
         return written
 
-    def _write(self, number: int, items: Mapping[str, Any], metadata: dict) -> None:
+    def _write(self, number: int, items: Mapping[str, Any]) -> None:
         """Writes new arrays, then the manifest; tidies up if it fails."""
-        temporaries: list[pathlib.Path] = []
+        temporaries: list[str] = []
         new: dict[str, Any] = {}
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             digests = _digest_all(items, pool)
@@ -336,11 +302,7 @@ class CheckpointStore:
             }
             known = number in self._writer_view()
             kept = self._manifest(number)["items"] if known else {}
-            manifest = {
-                "round": number,
-                "metadata": metadata,
-                "items": {**kept, **encoded},
-            }
+            manifest = {"round": number, "items": {**kept, **encoded}}
             try:
                 futures = [
                     pool.submit(self._blobs.stage, _contiguous(value), digest)
@@ -351,7 +313,7 @@ class CheckpointStore:
                 temporaries += [temporary for temporary, _ in staged]
                 for future in futures:
                     future.result()
-                self._blobs.publish(staged)
+                files.publish(staged)
                 self._put(number, manifest)
             except BaseException:
                 for temporary in temporaries:
@@ -374,7 +336,7 @@ class CheckpointStore:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             # The manifest must be gone for good before what it names goes.
-            blobs.sync_folder(self._manifests)
+            files.sync_folder(self._manifests)
         written = self._writer_view()
         old = _union(written.pop(number, {}))
         if manifest["items"]:
@@ -432,11 +394,3 @@ def _digest_all(items: Mapping[str, Any], pool) -> dict[int, str]:
     for name, structure in items.items():
         manifests.encode_structure(structure, collect, f" {name!r}")
     return dict(zip(found, pool.map(_digest, found.values()), strict=True))
-
-
-def _plain_json(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns metadata as it will be read back."""
-    try:
-        return json.loads(json.dumps(dict(metadata or {}), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"metadata must be plain JSON: {error}.") from error

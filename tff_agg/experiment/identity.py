@@ -172,21 +172,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def cohorts_digest(cohorts: Iterable[Sequence[Any]]) -> str:
-    """Returns a digest of the cohorts of all rounds, in order.
-
-    Args:
-      cohorts: The user ids of each round, integers or strings.
-
-    Example:
-      >>> cohorts_digest(sampler.users(t) for t in range(plan.rounds))
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for users in cohorts:
-        digest.update(ids_digest(users).encode())
-    return digest.hexdigest()
-
-
 def ids_digest(ids: Sequence[Any]) -> str:
     """Returns a digest of a cohort's client ids, in order."""
     text = "\n".join(json.dumps(str(i)) for i in np.asarray(ids, object).tolist())

@@ -103,7 +103,7 @@ class KerasTask(Task):
 
         if self.config.group_users is None and not vectorized.pays(self.model()):
             return 1
-        return super().group_size
+        return self.config.group_size(self.num_parameters)
 
     @functools.cache  # noqa: B019  One model for the process and all groups.
     def model(self) -> Any:

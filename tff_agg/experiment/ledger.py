@@ -94,9 +94,9 @@ class Ledger:
             {"kind": "identity", "identity": dict(identity)},
             {"kind": "segment", "from": 0, "surroundings": dict(surroundings)},
         ]
-        with blobs.storing("begin the ledger", self.path.parent):
+        with blobs.storing("begin the ledger", self.path):
             blobs.make_folder(self.path.parent)
-            blobs.write_file(self.path, b"".join(_line(entry) for entry in entries))
+            files.write_bytes(self.path, *map(_line, entries), mode=0o600)
         return self.open()
 
     def open(self) -> History:

@@ -120,8 +120,11 @@ class Task(abc.ABC):
 
     @property
     def group_size(self) -> int:
-        """How many users train side by side, as one client of TFF's."""
-        return self.config.group_size(self.num_parameters)
+        """How many users train side by side, as one client of TFF's.
+
+        One, where a task does not say how they do.
+        """
+        return self.config.group_users or 1
 
     @abc.abstractmethod
     def dataset(self, client: Client) -> Any:

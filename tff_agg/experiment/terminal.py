@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tff_agg import files, privacy
+from tff_agg.experiment import progress
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.run_folder import ConfigChangedError
 from tff_agg.recycling.metrics import Metric
@@ -69,11 +70,6 @@ def wrapped_table(
     return table(header, lines)
 
 
-def percent(share: float, digits: int = 2) -> str:
-    """Writes a share as a percentage."""
-    return f"{100 * share:.{digits}f}"
-
-
 def plan_table(plan: privacy.Plan) -> str:
     """Lays the privacy plan out, both readings of the noise multiplier with it."""
     kind = "exact" if plan.sensitivity.exact else "upper bound"
@@ -102,7 +98,7 @@ def plan_table(plan: privacy.Plan) -> str:
     return wrapped_table(["privacy plan", ""], rows)
 
 
-class ProgressBar(Observer):
+class TrainingBar(Observer):
     """Shows the plan, then a bar with loss, accuracy, ε, speed and time left."""
 
     def __init__(
@@ -129,16 +125,12 @@ class ProgressBar(Observer):
 
     def on_start(self, done: int, rounds: int) -> None:
         """Opens the bar where the run stands."""
-        import tqdm
-
         if done == rounds:
             print(f"All {rounds} rounds are done.", flush=True)
         elif done:
             print(f"Going on after round {done}.", flush=True)
-        self._bar = tqdm.tqdm(
-            total=rounds, initial=done, desc=self._label or "training", unit="round",
-            dynamic_ncols=True, mininterval=0.5,
-        )  # fmt: skip
+        label = self._label or "training"
+        self._bar = progress.open_bar(label, rounds, initial=done, unit="round")
 
     def on_round(self, done: int, facts: dict[str, float]) -> None:
         """Moves the bar on."""
@@ -152,7 +144,7 @@ class ProgressBar(Observer):
         spent = facts.get("epsilon_so_far")
         shown["ε so far"] = "none" if spent is None else f"{spent:.2f}"
         if dropped := facts.get("aggregator/non_finite"):
-            shown["not finite"] = f"{dropped:.0f} clients"
+            shown["not finite"] = f"{dropped:.0f} of {facts['clients']:.0f}"
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(1)
 
@@ -176,27 +168,6 @@ class ProgressBar(Observer):
         if rows:
             print(table(header, rows))
         print(f"Everything is in {outcome.folder}", flush=True)
-
-
-class ProgressBars:
-    """One tqdm bar for each stage of a piece of work."""
-
-    def __init__(self):
-        self._bars: dict[str, tuple] = {}
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Moves the stage's bar on; a new one where the stage starts again."""
-        import tqdm
-
-        bar, before = self._bars.get(stage, (None, 0))
-        if bar is None or done <= before:
-            if bar is not None:
-                bar.close()
-            bar, before = tqdm.tqdm(total=total, desc=stage, mininterval=0.5), 0
-        bar.update(done - before)
-        self._bars[stage] = (bar, done)
-        if done >= total:
-            bar.close()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tff_agg import privacy
+from tff_agg import files, privacy
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling import tuning
 from tff_agg.recycling.metrics import Metric
@@ -147,7 +147,7 @@ def write(
             shown = "" if parameter is None else parameter
             test = choice.test if chosen and choice.test is not None else ""
             writer.writerow([method, shown, start, validation, int(chosen), test])
-    blobs.write_file(folder / "trials.csv", text.getvalue().encode())
+    files.write_text(folder / "trials.csv", text.getvalue(), mode=0o600)
     summary: dict[str, Any] = {
         "choices": [
             {
@@ -164,9 +164,9 @@ def write(
     if cost is not None:
         summary["tuning"] = cost.to_json()
         note = f"# What the search means for the guarantee\n\n{cost.paragraph}\n"
-        blobs.write_file(folder / "privacy_of_tuning.md", note.encode())
+        files.write_text(folder / "privacy_of_tuning.md", note, mode=0o600)
     content = json.dumps(summary, indent=2) + "\n"
-    blobs.write_file(folder / "choice.json", content.encode())
+    files.write_text(folder / "choice.json", content, mode=0o600)
     draw(choices, metric, folder / "tuning.png")
 
 

@@ -23,7 +23,6 @@ Structure = Any
 Leaf = Any
 
 # position, leaf and index share one 64-bit word of the TensorFlow counter.
-MAX_POSITION = 2**40
 MAX_LEAVES = 2**16
 MAX_INDEX = 2**8
 # TensorFlow makes this many normals at a time, so that what lies between words and
@@ -85,7 +84,7 @@ def normals(
 
     Args:
       seed: What `seed_in` returned for this backend.
-      position: The round the draw belongs to, below `MAX_POSITION`.
+      position: The round the draw belongs to, below 2^40.
       like: A structure whose leaves give shapes and dtypes.
       backend: 'numpy', 'tf' or 'jax'.
       index: Tells several draws of one round apart, below `MAX_INDEX`.

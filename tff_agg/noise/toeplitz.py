@@ -6,7 +6,6 @@ the rounds' sums), what comes out has the rows of B = AC⁻¹. For a single unit
 multiplier the error also carries the sensitivity of C.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,29 +15,19 @@ import scipy.signal
 METRICS = ("mean", "max")
 
 
-def prefix_sum(n: int) -> np.ndarray:
-    """Returns the first column of the running-sum workload: plain SGD."""
-    return np.ones(n)
-
-
-def momentum(n: int, decay: float) -> np.ndarray:
+def workload_column(n: int, momentum_decay: float = 0.0) -> np.ndarray:
     """Returns the first column of the workload of SGD with heavy-ball momentum.
 
     A step t moves the model by Σ_{i ≤ t} decay^(t − i)·g_i; the model is the sum of
-    the steps.
+    the steps. Without momentum that is the prefix sum.
 
     Example:
-      >>> momentum(3, 0.5)
+      >>> workload_column(3, 0.5)
       array([1.  , 1.5 , 1.75])
     """
-    if not 0 <= decay < 1:
-        raise ValueError(f"decay must be in [0, 1), got {decay!r}")
-    return np.cumsum(decay ** np.arange(n, dtype=float))
-
-
-def workload_column(n: int, momentum_decay: float = 0.0) -> np.ndarray:
-    """Returns the workload's first column; decay 0 is the prefix sum."""
-    return momentum(n, momentum_decay)
+    if not 0 <= momentum_decay < 1:
+        raise ValueError(f"momentum_decay must be in [0, 1), got {momentum_decay!r}")
+    return np.cumsum(momentum_decay ** np.arange(n, dtype=float))
 
 
 def square_root(n: int, momentum_decay: float = 0.0) -> np.ndarray:
@@ -136,6 +125,3 @@ def spread_with_gradient(
         stop = min(n, start + len(column))
         gradient[: stop - start] += 2 * total[start:stop]
     return Value(float(total @ total), gradient)
-
-
-Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]

@@ -7,13 +7,14 @@ that looks at the run later on adds what that means for the guarantee.
 """
 
 import contextlib
-import fcntl
 import json
 import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import filelock
 
 from tff_agg import files
 from tff_agg.privacy.plan_protocol import PrivacyPlan
@@ -300,7 +301,7 @@ def _alone(folder: pathlib.Path) -> Iterator[None]:
     """Makes searches take turns: two at a time could lose what one of them says."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        filelock.lock_descriptor(descriptor)
         yield
     finally:
         os.close(descriptor)

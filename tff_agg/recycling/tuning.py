@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tff_agg import files
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling.metrics import ACCURACY, Metric
 
@@ -33,22 +34,10 @@ _log = logging.getLogger(__name__)
 TRAINING_BETAS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 0.999, 0.9999)
 INFERENCE_BETAS = (0.85, 0.9, 0.95, 0.99, 0.999, 0.9999)
 KS = (2, 3, 5, *range(10, 201, 10))
-PCVR_KS = (3, 5)
 STACKOVERFLOW_STARTS = (0,)
-CIFAR100_STARTS = (50, 100, 150, 200, 250)
 
 # So often a trial must have failed before the search may end without it.
 ATTEMPTS = 2
-
-
-def cifar10_starts(steps: int) -> tuple[int, ...]:
-    """Returns 100, 200, … up to the largest multiple of 100 below `steps`.
-
-    Example:
-      >>> cifar10_starts(568)
-      (100, 200, 300, 400, 500)
-    """
-    return tuple(range(100, steps, 100))
 
 
 class Candidate(NamedTuple):
@@ -158,7 +147,7 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(json.dumps(entry) + "\n" for entry in self._lines)
         with blobs.storing("record a trial", self.path.parent):
-            blobs.write_file(self.path, text.encode())
+            files.write_text(self.path, text, mode=0o600)
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """Returns the lines of a kind: 'trial', 'failed' or 'test'."""

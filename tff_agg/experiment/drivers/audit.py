@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_agg.experiment import canary_audit, flag_fields, runs
+from tff_agg.experiment import canary_audit, flag_fields, progress, runs
 from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
@@ -95,13 +95,11 @@ def table(outcome: Outcome) -> str:
 
 def audit_run(run: runs.Run, config: AuditConfig) -> int:
     """Audits a run, prints what is found and returns the exit status."""
-    import tqdm
-
     with contextlib.ExitStack() as stack:
         subject = subject_of(run, stack)
         bar = stack.enter_context(
-            tqdm.tqdm(
-                total=subject.plan.rounds, desc="audit", unit="round", mininterval=0.5
+            contextlib.closing(
+                progress.open_bar("audit", subject.plan.rounds, unit="round")
             )
         )
         outcome = canary_audit.run(

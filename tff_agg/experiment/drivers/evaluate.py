@@ -4,6 +4,7 @@ Prints a table for the last round, writes scores.csv and, over rounds, a picture
 mean over runs that differ in their seeds only, with a band of one standard deviation.
 """
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -17,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from tff_agg import files
-from tff_agg.experiment import flag_fields, run_folder, runs
+from tff_agg.experiment import flag_fields, progress, run_folder, runs
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import inference
 from tff_agg.recycling.metrics import Metric
@@ -345,10 +346,9 @@ def config_from_flags(
 
 def main(task_class: type[Task], values: flags.FlagValues) -> int:
     """Evaluates what the flags describe."""
-    from tff_agg.experiment import terminal
-
     config = config_from_flags(task_class, values)
-    summary = run(task_class, config, terminal.ProgressBars())
+    with contextlib.closing(progress.StageBar()) as bar:
+        summary = run(task_class, config, bar)
     print(table(summary, task_class.metrics))
     if config.grid.outputs and task_class.no_vote:
         print(f"OMV is left out: {task_class.no_vote}")

@@ -237,6 +237,6 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
             return _dry_run(task_class(config), values.out)
         ready = True
         # Closed before an error is reported, which would stand above it otherwise.
-        with contextlib.closing(terminal.ProgressBar(task_class.metrics)) as bar:
+        with contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar:
             run(task_class(config), values.out, bar)
     return 0

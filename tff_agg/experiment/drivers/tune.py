@@ -6,6 +6,7 @@ further flags the paper's grids are searched. Run the same command again to go o
 search that was stopped.
 """
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -18,7 +19,7 @@ from typing import Any
 from absl import flags
 
 from tff_agg import privacy, processes
-from tff_agg.experiment import flag_fields, run_folder, runs
+from tff_agg.experiment import flag_fields, progress, run_folder, runs
 from tff_agg.experiment import tuning_report as reports
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
@@ -332,12 +333,11 @@ def training_config_from_flags(values: flags.FlagValues) -> TrainingConfig:
 
 def main(task_class: type[Task], values: flags.FlagValues) -> int:
     """Runs the search that the flags describe."""
-    from tff_agg.experiment import terminal
-
     metric = task_class.metrics[0]
     if values.algorithm == "inference":
         config = inference_config_from_flags(task_class, values)
-        choices = tune_inference(task_class, config, terminal.ProgressBars())
+        with contextlib.closing(progress.StageBar()) as bar:
+            choices = tune_inference(task_class, config, bar)
         print(reports.table(list(choices.values()), metric))
     else:
 

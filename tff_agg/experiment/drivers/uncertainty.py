@@ -4,8 +4,12 @@ For every prediction on the validation sample: the 95 % confidence interval of t
 highest mean score over N models, averaged over all predictions. The models are the
 final ones of N runs, or the last N checkpoints of a single run. Prints both for several
 N with their ratio, and writes widths.csv and widths.png.
+
+Where one run is given, there is nothing to compare: what its checkpoints say stands
+alone, beside the standard deviation that they give the metrics (metrics.csv).
 """
 
+import contextlib
 import csv
 import dataclasses
 import functools
@@ -17,10 +21,11 @@ import numpy as np
 from absl import flags
 
 from tff_agg import files
-from tff_agg.experiment import flag_fields, run_folder, runs
+from tff_agg.experiment import flag_fields, progress, run_folder, runs
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import uncertainty
+from tff_agg.recycling.metrics import Metric
 
 # Mean, spread, scores and difference in double precision; the scores twice in single.
 _BYTES_PER_SCORE = 4 * 8 + 2 * 4
@@ -31,9 +36,10 @@ class UncertaintyConfig:
     """What to compare.
 
     Attributes:
-      runs: The folders of runs that differ in their seeds, at least 2.
+      runs: The folders of runs that differ in their seeds, or of a single run.
       out: Where table and picture go.
-      sizes: The numbers of models N; those beyond the number of runs are left out.
+      sizes: The numbers of models N; those beyond the number of runs (of checkpoints,
+        for a single run) are left out.
       repeats: How many times runs are drawn.
       split: 'heldout' or 'test'.
       examples: The size of the sample.
@@ -68,11 +74,34 @@ class Handle(NamedTuple):
     round: int
 
 
+class Spread(NamedTuple):
+    """How much the noise makes a metric vary, by one run's checkpoints.
+
+    Attributes:
+      metric: The metric.
+      last: Its value for the newest checkpoint.
+      deviation: √S, the standard deviation of a single checkpoint's value.
+      rounds: Of the checkpoints that it was estimated from.
+    """
+
+    metric: Metric
+    last: float
+    deviation: float
+    rounds: tuple[int, ...]
+
+
+class Findings(NamedTuple):
+    """Interval widths, and for a single run the metrics' spreads."""
+
+    widths: uncertainty.Comparison
+    spreads: tuple[Spread, ...]
+
+
 def compare(
     task_class: type[Task],
     config: UncertaintyConfig,
     on_progress: evaluate.Progress | None = None,
-) -> uncertainty.Comparison:
+) -> Findings:
     """Compares both estimators over the runs of a configuration."""
     opened = runs.open_runs(task_class, config.runs, config.data)
     if len({str(run.folder.resolve()) for run in opened}) < len(opened):
@@ -82,18 +111,22 @@ def compare(
             f"runs must differ in their seeds only; there are {len(groups)} kinds: "
             + "; ".join(groups)
         )
-    sizes = [n for n in config.sizes if 2 <= n <= len(opened)]
+    single = opened[0] if len(opened) == 1 else None
+    if single is None:
+        most, unit = len(opened), "runs given"
+    else:
+        most, unit = len(_usable(single, config)), f"checkpoints of {single.folder}"
+    sizes = [n for n in config.sizes if 2 <= n <= most]
     if not sizes:
-        raise ValueError(
-            f"sizes={config.sizes} has none from 2 to the {len(opened)} runs given"
-        )
+        raise ValueError(f"sizes={config.sizes} has none from 2 to the {most} {unit}")
     task = opened[0].task
     rows = task.flat_sample(task.fixed_sample(config.split, config.examples))
     per_row = task.classes * task.positions_per_example * _BYTES_PER_SCORE
     count = max(1, config.memory_budget // per_row)
     chunks = [rows[i : i + count] for i in range(0, len(rows), count)]
     predict = task.predictor()
-    done, total = 0, config.repeats * 2 * max(sizes) * len(chunks)
+    passes = 1 if single else config.repeats * 2
+    done, total = 0, passes * max(sizes) * len(chunks)
 
     def advance(steps: int) -> None:
         nonlocal done
@@ -116,15 +149,17 @@ def compare(
         )
 
     def tail(run: int, n: int) -> list[Handle]:
-        have = opened[run].rounds(config.name)
-        wanted = uncertainty.checkpoint_rounds(
-            have[-1], burn_in=config.burn_in, separation=config.separation, count=n
-        )
-        if missing := sorted(set(wanted) - set(have)):
-            raise ValueError(f"{opened[run].folder} has no checkpoints of {missing}")
-        return [Handle(run, t) for t in reversed(wanted)]
+        return [Handle(run, t) for t in reversed(_usable(opened[run], config, n))]
 
-    return uncertainty.compare_estimators(
+    if single is not None:
+        models = tail(0, max(sizes))
+        alone = widths(models)
+        nothing = np.empty((0, len(sizes)))
+        return Findings(
+            uncertainty.Comparison(alone.sizes, nothing, alone.means[None]),
+            spreads(single, config, [model.round for model in reversed(models)]),
+        )
+    both = uncertainty.compare_estimators(
         range(len(opened)),
         final=lambda run: Handle(run, opened[run].rounds(config.name)[-1]),
         tail=tail,
@@ -132,25 +167,76 @@ def compare(
         repeats=config.repeats,
         seed=config.seed,
     )
+    return Findings(both, ())
 
 
-def table(found: uncertainty.Comparison) -> str:
-    """Formats the comparison for the terminal."""
+def _usable(
+    run: runs.Run, config: UncertaintyConfig, count: int | None = None
+) -> list[int]:
+    """Returns the rounds whose checkpoints the estimator uses, in order."""
+    have = run.rounds(config.name)
+    wanted = uncertainty.checkpoint_rounds(
+        have[-1], burn_in=config.burn_in, separation=config.separation, count=count
+    )
+    missing = set(wanted) - set(have)
+    if count is not None and missing:
+        raise ValueError(f"{run.folder} has no checkpoints of {sorted(missing)}")
+    # Without a count: as far back as nothing is missing.
+    return [t for t in wanted if not missing or t > max(missing)]
+
+
+def spreads(
+    run: runs.Run, config: UncertaintyConfig, rounds: Sequence[int]
+) -> tuple[Spread, ...]:
+    """Estimates how much each metric varies from one run's checkpoints."""
+    score = run.scorer(config.split, config.examples)
+    values = [score(run.load(t, config.name)) for t in rounds]
+    return tuple(
+        Spread(
+            metric,
+            values[-1][metric.name],
+            float(np.sqrt(uncertainty.variance_estimate(column))),
+            tuple(rounds),
+        )
+        for metric in run.task.metrics
+        for column in [np.array([found[metric.name] for found in values])]
+    )
+
+
+def table(found: Findings) -> str:
+    """Formats what was found for the terminal."""
     from tff_agg.experiment import terminal
 
-    rows = []
-    for i, n in enumerate(found.sizes):
-        independent, checkpoints = found.independent[:, i], found.checkpoints[:, i]
-        rows.append(
-            [
-                n,
-                f"{independent.mean():.5f} ± {_error(independent):.5f}",
-                f"{checkpoints.mean():.5f} ± {_error(checkpoints):.5f}",
-                f"{found.ratio[i]:.2f}",
-            ]
+    estimators = _estimators(found.widths)
+    rows: list[list[Any]] = []
+    for i, n in enumerate(found.widths.sizes):
+        row: list[Any] = [n]
+        for values in estimators.values():
+            width = f"{values[:, i].mean():.5f}"
+            repeats = f" ± {_error(values[:, i]):.5f}" if len(values) > 1 else ""
+            row.append(width + repeats)
+        ratio = [f"{found.widths.ratio[i]:.2f}"] if len(estimators) > 1 else []
+        rows.append(row + ratio)
+    ratio = ["ratio"] if len(estimators) > 1 else []
+    text = terminal.table(["N", *estimators, *ratio], rows)
+    for spread in found.spreads:
+        metric = spread.metric
+        text += (
+            f"\n{metric.label}: {metric.show(spread.last)} ± "
+            f"{metric.show(spread.deviation)} (the standard deviation, from "
+            f"{len(spread.rounds)} checkpoints of the rounds {spread.rounds[0]} to "
+            f"{spread.rounds[-1]})"
         )
-    header = ["N", "independent runs", "last checkpoints", "ratio"]
-    return terminal.table(header, rows)
+    return text
+
+
+def _estimators(found: uncertainty.Comparison) -> dict[str, np.ndarray]:
+    """Returns widths [repeats, sizes] by the name of the estimator."""
+    both = {
+        "independent runs": found.independent,
+        "last checkpoints": found.checkpoints,
+    }
+    return {name: values for name, values in both.items() if len(values)}
 
 
 def _error(values: np.ndarray) -> float:
@@ -160,8 +246,8 @@ def _error(values: np.ndarray) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def write(found: uncertainty.Comparison, out: str) -> None:
-    """Writes widths.csv and widths.png."""
+def write(findings: Findings, out: str) -> None:
+    """Writes widths.csv and widths.png, and metrics.csv for a single run."""
     from matplotlib import ticker
 
     from tff_agg.experiment import figures
@@ -170,24 +256,33 @@ def write(found: uncertainty.Comparison, out: str) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["estimator", "models", "repeat", "width"])
-    estimators = {
-        "independent runs": found.independent,
-        "last checkpoints": found.checkpoints,
-    }
+    found = findings.widths
+    estimators = _estimators(found)
     for name, values in estimators.items():
         for repeat, row in enumerate(values):
             for n, width in zip(found.sizes, row, strict=True):
                 writer.writerow([name, n, repeat, width])
     files.write_text(folder / "widths.csv", text.getvalue())
+    if findings.spreads:
+        lines = ["metric,last,standard_deviation,checkpoints,first_round,last_round"]
+        lines += [
+            f"{s.metric.name},{s.last},{s.deviation},{len(s.rounds)},{s.rounds[0]},"
+            f"{s.rounds[-1]}"
+            for s in findings.spreads
+        ]
+        files.write_text(folder / "metrics.csv", "\n".join(lines) + "\n")
     figure, (axis,) = figures.new_figure(1)
     for name, values in estimators.items():
         errors = [_error(values[:, i]) for i in range(len(found.sizes))]
         axis.errorbar(
             found.sizes, values.mean(axis=0), errors, fmt="o-", capsize=3, label=name
         )
-    for n, ratio, top in zip(
-        found.sizes, found.ratio, found.independent.mean(axis=0), strict=True
-    ):
+    if len(estimators) > 1:
+        tops = found.independent.mean(axis=0)
+        marks = list(zip(found.sizes, found.ratio, tops, strict=True))
+    else:
+        marks = []
+    for n, ratio, top in marks:
         axis.annotate(
             f"×{ratio:.2f}", (n, top), textcoords="offset points", xytext=(4, 6),
             fontsize=8,
@@ -208,7 +303,7 @@ def run(
     task_class: type[Task],
     config: UncertaintyConfig,
     on_progress: evaluate.Progress | None = None,
-) -> uncertainty.Comparison:
+) -> Findings:
     """Compares, writes the results and returns them."""
     found = compare(task_class, config, on_progress)
     write(found, config.out)
@@ -248,9 +343,9 @@ def config_from_flags(
 
 def main(task_class: type[Task], values: flags.FlagValues) -> int:
     """Compares what the flags describe."""
-    from tff_agg.experiment import terminal
-
     config = config_from_flags(task_class, values)
-    print(table(run(task_class, config, terminal.ProgressBars())))
+    with contextlib.closing(progress.StageBar()) as bar:
+        found = run(task_class, config, bar)
+    print(table(found))
     print(f"Everything is in {config.out}")
     return 0

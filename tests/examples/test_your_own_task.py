@@ -1,0 +1,138 @@
+"""The tutorial of docs/your_own_task.md holds: its code and its commands."""
+
+import contextlib
+import json
+import pathlib
+import re
+import shlex
+
+import numpy as np
+import pytest
+from absl import flags
+
+from examples.emnist import data
+from examples.emnist.task import Emnist, EmnistConfig
+from tff_agg.experiment import flag_fields, process_cache
+from tff_agg.experiment.drivers import evaluate, train, uncertainty
+from tff_agg.experiment.runs import Run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/your_own_task.md").read_text()
+SMALL = {
+    "writers": 60,
+    "rounds": 4,
+    "clients_per_round": 5,
+    "batch_size": 10,
+    "client_learning_rate": 0.3,
+    "server_learning_rate": 1.0,
+    "epsilon": 8.0,
+    "evaluate_every": 2,
+    "validation_examples": 200,
+    "test_examples": 200,
+}
+
+
+def test_the_page_shows_the_code_that_is_there():
+    shown = re.findall(r"`(examples/\S+\.py)`:\n\n```python\n(.*?)\n```", PAGE, re.S)
+    assert [path for path, _ in shown] == [
+        "examples/emnist/task.py",
+        "examples/emnist/train.py",
+    ]
+    for path, code in shown:
+        assert code == (ROOT / path).read_text().rstrip(), path
+
+
+def test_every_command_of_the_page_is_one_that_the_binaries_take():
+    block = re.search(r"```sh\n(.*?)```", PAGE, re.S).group(1).replace("\\\n", " ")
+    commands = re.findall(r"python -m examples\.emnist\.(\w+) (.*)", block)
+    assert [name for name, _ in commands] == [
+        "train",
+        "train",
+        "evaluate",
+        "uncertainty",
+    ]
+    drivers = {"train": train, "evaluate": evaluate, "uncertainty": uncertainty}
+    for name, arguments in commands:
+        values = flags.FlagValues()
+        drivers[name].define_flags(Emnist, values)
+        values(["binary", *shlex.split(arguments.replace("$seed", "0"))])
+        if name == "train":
+            assert flag_fields.read(EmnistConfig, values).rounds == 50
+
+
+def test_writers_of_different_splits_share_no_image():
+    splits = {name: data.make_writers(name, 40) for name in data.SPLITS}
+    seen = {
+        # Places and contrasts differ from writer to writer; what is drawn does not.
+        name: {tuple(np.sort(i.ravel() / i.max())) for w in found for i in w.images}
+        for name, found in splits.items()
+    }
+    assert not seen["train"] & seen["heldout"] and not seen["train"] & seen["test"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("digits")
+    with contextlib.closing(process_cache.ProcessCache()) as cache:
+        for seed in range(2):
+            config = EmnistConfig(**SMALL, seed=seed, pds=True, pds_period=2)
+            train.run(Emnist(config), root / str(seed), cache=cache)
+    return [str(root / str(seed)) for seed in range(2)]
+
+
+@pytest.mark.slow
+def test_it_trains_under_a_shift_and_reports_its_guarantee(folders):
+    report = json.loads((pathlib.Path(folders[0]) / "privacy_report.json").read_text())
+    assert report["guarantee"]["epsilon"] <= 8
+    assert "takes part in at most one round" in json.dumps(report)
+    header, *rows = (pathlib.Path(folders[0]) / "metrics.csv").read_text().splitlines()
+    assert "even_clients" in header.split(",") and len(rows) == 4
+    run = Run.open(Emnist, folders[0])
+    assert list(run.load(4)) == list(run.task.shapes)
+    assert run.load(4)["0_conv2d/kernel"].shape == (3, 3, 1, 8)
+
+
+@pytest.mark.slow
+def test_its_checkpoints_are_recycled_and_give_error_bars(folders, tmp_path):
+    grid = evaluate.inference.Grid(uta=(2, 3), outputs=(2,), ema=(0.5,))
+    config = evaluate.EvaluateConfig(
+        runs=tuple(folders), out=str(tmp_path), grid=grid, examples=200
+    )
+    summary = evaluate.run(Emnist, config)
+    methods = {row["method"] for row in summary}
+    assert methods == {"last", "UTA_inf", "OPA", "OMV", "EMA_inf", "EMA_baseline"}
+    for row in summary:
+        mean, spread = row["accuracy"]
+        assert 0 <= mean <= 1 and spread >= 0
+    last = next(row for row in summary if row["method"] == "last")
+    found = Run.open(Emnist, folders[0]).scorer("heldout", 200)
+    other = Run.open(Emnist, folders[1]).scorer("heldout", 200)
+    values = [
+        score(Run.open(Emnist, folder).load(4))["accuracy"]
+        for score, folder in zip((found, other), folders, strict=True)
+    ]
+    assert last["accuracy"][0] == pytest.approx(np.mean(values))
+    widths = uncertainty.run(
+        Emnist,
+        uncertainty.UncertaintyConfig(
+            runs=tuple(folders), out=str(tmp_path), sizes=(2,), repeats=2, examples=100
+        ),
+    )
+    assert widths.independent.shape == (2, 1) and (widths.independent > 0).all()
+
+
+def test_a_model_with_statistics_that_are_not_private_is_refused():
+    class Normalised(Emnist):
+        def keras_model(self, seed):
+            import tensorflow as tf
+
+            layers = [
+                tf.keras.layers.InputLayer([8, 8, 1]),
+                tf.keras.layers.BatchNormalization(),
+                tf.keras.layers.Flatten(),
+                tf.keras.layers.Dense(10),
+            ]
+            return tf.keras.Sequential(layers)
+
+    with pytest.raises(ValueError, match="batch normalisation"):
+        _ = Normalised(EmnistConfig(**SMALL)).shapes

@@ -1,0 +1,38 @@
+"""Progress on the terminal: how far each stage of a piece of work is."""
+
+from typing import Any
+
+
+def open_bar(stage: str, total: int | None, **options: Any) -> Any:
+    """Opens a tqdm bar; a total of zero or None is one that is not known."""
+    import tqdm
+
+    return tqdm.tqdm(
+        desc=stage, total=total or None, mininterval=0.5, dynamic_ncols=True, **options
+    )
+
+
+class StageBar:
+    """A bar for the current stage, moved on by calls with (stage, done, total).
+
+    Example:
+      >>> with contextlib.closing(StageBar()) as bar:
+      ...   bar('read', 1, 10)
+      ...   bar('write', 1, 10)
+    """
+
+    def __init__(self) -> None:
+        self._stage: str | None = None
+        self._bar: Any = None
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Moves the bar on; a new one where a stage begins, or begins again."""
+        if stage != self._stage or done < self._bar.n:
+            self.close()
+            self._stage, self._bar = stage, open_bar(stage, total, unit_scale=True)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands; what is printed next begins below it."""
+        if self._bar is not None:
+            self._bar.close()
