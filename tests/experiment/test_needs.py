@@ -9,7 +9,7 @@ import tree
 
 from pds import sampler
 from tests.experiment import train_binary
-from tff_agg import checkpoints
+from tff_agg import averaging, checkpoints
 from tff_agg.experiment import cohorts, dry_run, needs, process_cache, terminal
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.drivers import train
@@ -152,3 +152,13 @@ def test_too_few_users_are_told_in_terms_of_the_flags(make_task, changes, words)
     assert f"round {caught.value.shortage.round + 1} finds" in text
     for name in ("when_exhausted", "AtMostOnce", "cohort_size"):
         assert name not in text
+
+
+def test_a_moving_average_over_what_is_kept_is_the_one_over_all_rounds():
+    """Up to a decay of 0.95, as docs/files.md says."""
+    kept = needs.kept_rounds(config_of(rounds=2000))
+    average = averaging.ema(decay=0.95, warm_up=True)
+    thinned = np.zeros(2001)
+    thinned[kept] = average.weights(len(kept) - 1)
+    difference = np.abs(thinned - average.weights(2000)).sum()
+    assert 0 < difference <= 2 * 0.95**200
