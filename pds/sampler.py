@@ -44,7 +44,15 @@ class Shortage(NamedTuple):
 
 
 class ExhaustedError(ValueError):
-    """A group, or all of them, ran out of users whom the schema still allows."""
+    """A group, or all of them, ran out of users whom the schema still allows.
+
+    Attributes:
+      shortage: Where.
+    """
+
+    def __init__(self, message: str, shortage: Shortage):
+        super().__init__(message)
+        self.shortage = shortage
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -291,7 +299,8 @@ def _exhausted(sampler: Sampler, shortage: Shortage) -> ExhaustedError:
         f"{_say(shortage)} under {sampler.participation!r} (cohort_size="
         f"{sampler.cohort_size}, rounds={sampler.rounds}). Fewer rounds, a smaller "
         "cohort or another participation schema would fit; when_exhausted="
-        f"{sampler.when_exhausted!r} allows no way around it"
+        f"{sampler.when_exhausted!r} allows no way around it",
+        shortage,
     )
 
 

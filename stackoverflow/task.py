@@ -116,6 +116,12 @@ class StackOverflow(task.Task):
         """Returns the configuration with a token store, prepared if none was named."""
         assert isinstance(config, StackOverflowConfig)
         if config.store:
+            names = ("source", "path", "vocab_size", "data_dir")
+            if idle := [f"--{name}" for name in names if values[name].present]:
+                raise ValueError(
+                    f"{', '.join(idle)}: without effect, because --store names a token "
+                    "store that is prepared already"
+                )
             return config
         store = prepared.ensure_store(
             values.source, values.path, values.data_dir, vocab_size=values.vocab_size

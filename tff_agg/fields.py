@@ -17,6 +17,7 @@ def described(
     *,
     at_least: int = 0,
     in_process: bool = True,
+    only_with: tuple[str, tuple[Any, ...]] | None = None,
 ) -> Any:
     """Returns a dataclass field with a description.
 
@@ -27,6 +28,8 @@ def described(
       at_least: The smallest allowed value, for numbers.
       in_process: Whether the value enters the compiled training process. Runs that
         differ only in fields outside of it share one process.
+      only_with: Another field and those of its values with which this one has an
+        effect; None if it always has.
 
     Example:
       >>> @dataclasses.dataclass(frozen=True)
@@ -41,8 +44,32 @@ def described(
             "choices": allowed,
             "at_least": at_least,
             "in_process": in_process,
+            "only_with": only_with,
         },
     )
+
+
+def without_effect(config: Any, given: Iterable[str]) -> list[str]:
+    """Says which of the given fields change nothing, and what they would need.
+
+    Args:
+      config: A dataclass instance whose fields were made by `described`.
+      given: The fields that somebody has set.
+
+    Returns:
+      A text for each, such as 'k=5 needs averager=uta; it is last'.
+    """
+    found = []
+    for field in dataclasses.fields(config):
+        if field.name not in given or field.metadata["only_with"] is None:
+            continue
+        other, values = field.metadata["only_with"]
+        actual = getattr(config, other)
+        if actual not in values:
+            needed = " or ".join(map(str, values))
+            value = getattr(config, field.name)
+            found.append(f"{field.name}={value} needs {other}={needed}; it is {actual}")
+    return found
 
 
 def check(config: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stackoverflow.data.sources import SCHEMA, checked, file_fingerprint
+from stackoverflow.data.sources import OPTIONAL, SCHEMA, checked, file_fingerprint
 
 _BATCH_ROWS = 1 << 16
 # A large row group is read by several workers. Each has to decode what comes before its
@@ -82,11 +82,13 @@ class ParquetSource:
         file, group, low, high = self._shards[shard]
         position = 0
         where = f"{file}, row group {group}"
+        opened = _open(file)
+        there = [name for name in SCHEMA.names if name in opened.schema_arrow.names]
         try:
-            for batch in _open(file).iter_batches(
+            for batch in opened.iter_batches(
                 batch_size=_BATCH_ROWS,
                 row_groups=[group],
-                columns=SCHEMA.names,
+                columns=there,
                 use_threads=False,
             ):
                 start, position = position, position + batch.num_rows
@@ -107,10 +109,11 @@ def _open(file: str) -> pq.ParquetFile:
         opened = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"path={file!r}: not a Parquet file ({error})") from error
-    missing = [n for n in SCHEMA.names if n not in opened.schema_arrow.names]
+    needed = [name for name in SCHEMA.names if name not in OPTIONAL]
+    missing = [name for name in needed if name not in opened.schema_arrow.names]
     if missing:
         raise ValueError(
             f"path={file!r}: missing columns {missing}; "
-            f"found {opened.schema_arrow.names}, needed {SCHEMA.names}"
+            f"found {opened.schema_arrow.names}, needed {needed}"
         )
     return opened

@@ -144,8 +144,17 @@ def prepare_store(
             _clear(folder)
             word_choice.note_spent(folder, spent)
         work = _plan(folder, source, config)
-        with mapper(workers) as run:
-            vocabulary = _run_stages(source, work, vocab_size, selection, run, progress)
+        try:
+            with mapper(workers) as run:
+                vocabulary = _run_stages(
+                    source, work, vocab_size, selection, run, progress
+                )
+        except ValueError:
+            # The input is wrong. Once it is mended it is another input, and nothing of
+            # this is of use, but for the account of noise that was drawn.
+            if word_choice.spent_before(folder, out) is None:
+                _remove(folder)
+            raise
         _finish(work, vocabulary, config)
         if restart and os.path.lexists(out):
             _replace_store(work.path("store"), out, work.path("replaced"))

@@ -27,6 +27,10 @@ SCHEMA = pa.schema(
 )
 
 
+# May be left out, or hold missing values.
+OPTIONAL = ("creation_date",)
+
+
 class Source(Protocol):
     """Where sentences come from."""
 
@@ -71,7 +75,14 @@ def file_fingerprint(path: str) -> dict[str, Any]:
 
 
 def checked(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Returns `batch` cast to `SCHEMA`, or raises a ValueError saying what is wrong."""
+    """Returns `batch` cast to `SCHEMA`, or raises a ValueError saying what is wrong.
+
+    A column of `OPTIONAL` may be missing; its values are then, too.
+    """
+    for name in OPTIONAL:
+        if name not in batch.schema.names:
+            nothing = pa.nulls(batch.num_rows, pa.string())
+            batch = batch.append_column(name, nothing)
     missing = [name for name in SCHEMA.names if name not in batch.schema.names]
     if missing:
         raise ValueError(
@@ -82,20 +93,37 @@ def checked(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
         column = batch.column(batch.schema.get_field_index(field.name))
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        try:
-            column = column.cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise ValueError(
-                f"{where}: column {field.name!r} has type {column.type}, expected text"
-            ) from None
-        if column.null_count and field.name != "creation_date":
-            raise ValueError(
-                f"{where}: column {field.name!r} has {column.null_count} missing values"
-            )
-        columns.append(column)
+        columns.append(_text(column, field.name, where))
+    empty = pc.sum(pc.equal(columns[0], "")).as_py()
+    if empty:
+        raise ValueError(
+            f"{where}: column 'client_id' is empty in {empty:,} of "
+            f"{batch.num_rows:,} rows; they would all count as one user"
+        )
     _check_values(columns[1], TYPES, "type", where)
     _check_values(columns[4], SPLITS, "split", where)
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _text(column: pa.Array, name: str, where: str) -> pa.Array:
+    """Returns a column as text; raises where it is none or has missing values."""
+    try:
+        # A cast of text to text looks at nothing: bad bytes would fail much later.
+        text = column.cast(pa.string())
+        text.validate(full=True)
+    except pa.ArrowNotImplementedError:
+        raise ValueError(
+            f"{where}: column {name!r} has type {column.type}, expected text"
+        ) from None
+    except pa.ArrowInvalid:  # whose message may quote the value
+        raise ValueError(
+            f"{where}: column {name!r} holds bytes that are not UTF-8"
+        ) from None
+    if text.null_count and name not in OPTIONAL:
+        raise ValueError(
+            f"{where}: column {name!r} has {text.null_count:,} missing values"
+        )
+    return text
 
 
 def _check_values(

@@ -82,6 +82,29 @@ def test_missing_columns_are_named(table, tmp_path):
         ParquetSource(path)
 
 
+def test_dates_may_be_left_out(table, tmp_path):
+    path = os.fspath(tmp_path / "x.parquet")
+    pq.write_table(table.drop_columns(["creation_date"]), path)
+    store = prepare_store(ParquetSource(path), tmp_path / "store")
+    assert store.summary == prepare_store(SOURCE, tmp_path / "with").summary
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_bytes_that_are_no_text_are_refused_by_file_and_column(table, tmp_path, kind):
+    path = os.fspath(tmp_path / "x.parquet")
+    texts = [b"secret \xff"] + [b"fine"] * (table.num_rows - 1)
+    raw = pa.array(texts, pa.binary())
+    # As a careless writer leaves it: said to be text, and not looked at.
+    column = pa.Array.from_buffers(kind, len(raw), raw.buffers())
+    place = SCHEMA.get_field_index("tokens")
+    pq.write_table(table.set_column(place, "tokens", column), path)
+    message = r"x\.parquet, row group 0: column 'tokens' holds bytes that are not UTF-8"
+    with pytest.raises(ValueError, match=message) as caught:
+        prepare_store(ParquetSource(path), tmp_path / "store")
+    assert "secret" not in str(caught.value)
+    assert os.listdir(tmp_path) == ["x.parquet"]
+
+
 def test_columns_of_a_wrong_type_are_named(table, tmp_path):
     path = os.fspath(tmp_path / "x.parquet")
     lists = pa.array([["a", "b"]] * table.num_rows)

@@ -300,6 +300,7 @@ def test_empty_words_and_sentences_are_dropped(list_source, tmp_path):
         (("a", "answer", "", "x", "dev"), "'split' holds other values than"),
         (("a", "answer", "yesterday", "x", "train"), "creation_date.* YYYY-MM-DD"),
         ((None, "answer", "", "x", "train"), "'client_id' has 1 missing"),
+        (("", "answer", "", "x", "train"), "'client_id' is empty in 1 of 1 rows"),
         (("a", "answer", "", None, "train"), "'tokens' has 1 missing"),
     ],
 )
@@ -307,7 +308,7 @@ def test_bad_input_is_named_and_leaves_no_store(list_source, tmp_path, row, mess
     rows = (("ok", "answer", "", "fine", "train"),) * 3
     with pytest.raises(ValueError, match=message) as caught:
         prepare_store(list_source((*rows, row)), tmp_path / "store")
-    assert not (tmp_path / "store").exists()
+    assert os.listdir(tmp_path) == [], "mended, it would be another input"
     # What the user wrote is nobody's business who reads the log.
     shown = "".join(traceback.format_exception(caught.value))
     told = shown.partition("\nValueError: ")[2]

@@ -278,3 +278,18 @@ def test_users_in_two_splits_are_counted(list_source, few_rows, tmp_path, capsys
     shown = prepare._about_people(store)
     assert "1 in heldout, 2 in test" in shown
     assert "computed on training users' data" in shown
+
+
+def test_what_was_drawn_outlives_a_failure(tmp_path, monkeypatch):
+    """The folder of a failed preparation goes, unless it is the account of noise."""
+
+    def fail(*_):
+        raise ValueError("the input is wrong")
+
+    monkeypatch.setattr(encode, "map_words", fail)
+    with pytest.raises(ValueError, match="input is wrong"):
+        prepare_store(SOURCE, tmp_path / "store", selection=NOISY)
+    assert (tmp_path / "store.partial" / "vocabulary.json").exists()
+    with pytest.raises(ValueError, match="input is wrong"):
+        prepare_store(SOURCE, tmp_path / "plain")
+    assert not (tmp_path / "plain.partial").exists()

@@ -9,8 +9,8 @@ import tree
 
 from pds import sampler
 from tests.experiment import train_binary
-from tff_agg import checkpoints
-from tff_agg.experiment import dry_run, needs, process_cache, terminal
+from tff_agg import averaging, checkpoints
+from tff_agg.experiment import cohorts, dry_run, needs, process_cache, terminal
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.drivers import train
 
@@ -133,3 +133,32 @@ def test_the_binary_shows_it_and_leaves_no_folder(token_store, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "ε at δ" in done.stdout and "rounds with too few users" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "or --on_exhausted=smaller_cohort"),
+        ({"pds": True, "pds_period": 4}, "or --on_exhausted=fill_from_other, or"),
+    ],
+)
+def test_too_few_users_are_told_in_terms_of_the_flags(make_task, changes, words):
+    task = make_task(rounds=500, **changes)
+    with pytest.raises(sampler.ExhaustedError) as caught:
+        cohorts.build_sampler(task)
+    text = str(caught.value)
+    assert "--rounds=500 with --clients_per_round=4" in text and words in text
+    # Rounds count from 1, as in every table; the names of the library stay inside.
+    assert f"round {caught.value.shortage.round + 1} finds" in text
+    for name in ("when_exhausted", "AtMostOnce", "cohort_size"):
+        assert name not in text
+
+
+def test_a_moving_average_over_what_is_kept_is_the_one_over_all_rounds():
+    """Up to a decay of 0.95, as docs/files.md says."""
+    kept = needs.kept_rounds(config_of(rounds=2000))
+    average = averaging.ema(decay=0.95, warm_up=True)
+    thinned = np.zeros(2001)
+    thinned[kept] = average.weights(len(kept) - 1)
+    difference = np.abs(thinned - average.weights(2000)).sum()
+    assert 0 < difference <= 2 * 0.95**200

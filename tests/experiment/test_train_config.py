@@ -99,7 +99,7 @@ def test_restarts_cost_noise():
         ({"delta": 1.0}, "delta must be strictly between 0 and 1, got 1.0"),
         ({"delta": 0.0}, "delta must be strictly between 0 and 1, got 0.0"),
         ({"server_momentum": 1.5}, "server_momentum must be below 1; got 1.5"),
-        ({"keep_last": 0}, "keep_last must be at least 1"),
+        ({"keep_last": -1}, "keep_last must be at least 0"),
     ],
 )
 def test_it_refuses(changes, message):
@@ -183,3 +183,55 @@ def test_flag_files_give_valid_configurations():
 def test_every_field_says_what_it_is():
     for field in dataclasses.fields(StackOverflowConfig):
         assert field.metadata["help"]
+
+
+def read(*given):
+    values = flags.FlagValues()
+    train.define_flags(StackOverflow, values)
+    values(["train", "--noise_multiplier=0.5", *given])
+    return flag_fields.read(StackOverflowConfig, values), values
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--ema_decay=0.9"], "--ema_decay=0.9 needs averager=ema; it is last"),
+        (["--averager=uta", "--gamma=2"], "--gamma=2.0 needs averager=pda or schedule"),
+        (["--k=3"], "--k=3 needs averager=uta; it is last"),
+        (["--pds_period=50"], "--pds_period=50 needs pds=True; it is False"),
+        (["--bands=4"], "--bands=4 needs mechanism=banded or square_root; it is tree"),
+        (
+            ["--mechanism=banded", "--bands=50", "--rounds=20"],
+            "--bands=50: there are only 20 rounds to correlate",
+        ),
+        (["--runtime=worker", "--lanes=2"], "--lanes=2 needs runtime=local"),
+        (["--keep_last=0", "--keep_every=5"], "--keep_every=5 needs keep_last"),
+        (
+            ["--k=3", "--pds_split=fixed"],
+            "no effect: --k=3 needs .*; --pds_split=fixed needs pds=True",
+        ),
+    ],
+)
+def test_flags_that_would_change_nothing_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        read(*given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["--averager=ema", "--ema_decay=0.9", "--noema_warm_up"],
+        ["--pds", "--pds_period=50"],
+        ["--mechanism=banded", "--rounds=4"],  # the default is not asked for
+        ["--mechanism=banded", "--bands=20", "--rounds=20"],
+    ],
+)
+def test_flags_that_matter_are_taken(given):
+    read(*given)
+
+
+def test_preparing_is_refused_where_there_is_a_store():
+    config, values = read("--store=data", "--vocab_size=100", "--source=synthetic")
+    with pytest.raises(ValueError, match="--source, --vocab_size: without effect"):
+        StackOverflow.with_data(config, values)

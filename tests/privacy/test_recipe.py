@@ -96,11 +96,19 @@ def facts(plan):
     }
 
 
+OWN_SIZES = {
+    "banded": {"bands": 4},
+    "square_root": {"bands": 4},
+    "blt": {"buffers": 2},
+}
+
+
 @pytest.mark.parametrize("restart", [{}, {"restart_every": 10}, {"restart_every": 24}])
 @pytest.mark.parametrize("schema", SCHEMAS)
 @pytest.mark.parametrize("mechanism", recipe.MECHANISMS)
 def test_account_and_training_have_the_same_plan(tmp_path, mechanism, schema, restart):
-    given = {"rounds": 24, "mechanism": mechanism, "bands": 4, "buffers": 2}
+    given = {"rounds": 24, "mechanism": mechanism}
+    given |= OWN_SIZES.get(mechanism, {})
     given |= {"noise_cache": tmp_path, "clip_norm": 0.3, "clients_per_round": 7}
     given |= {"server_momentum": 0.9} | schema | restart
     given |= {"noise_multiplier": 0.7, "delta": 1e-5}

@@ -1,5 +1,6 @@
 """What holds for the project as a whole: lock, BUILD files, imports, installation."""
 
+import configparser
 import os
 import pathlib
 import re
@@ -179,3 +180,14 @@ def test_a_private_name_that_is_gone_is_told_with_the_versions():
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert "UninitializedVariable" in last and "0.87.0" in last and "2.14" in last
+
+
+def test_other_projects_see_the_types():
+    """PEP 561: a marker in each package, and the marker in the distribution."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    included = config["options.packages.find"]["include"].split()
+    assert included == ["tff_agg*", "stackoverflow*", "pds*"]
+    for name in (pattern.rstrip("*") for pattern in included):
+        assert (ROOT / name / "py.typed").is_file()
+        assert "py.typed" in config["options.package_data"][name]

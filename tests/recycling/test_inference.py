@@ -465,3 +465,15 @@ def test_the_library_does_not_load_tensorflow():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_windows_that_are_not_what_k_says_are_told():
+    whole = range(25)
+    assert inference.window_warnings(whole, [24], [1, 10, 25]) == []
+    assert inference.window_warnings(whole, [24], [400]) == [
+        "k = 400 of round 24: there are only 25 checkpoints"
+    ]
+    thinned = [0, 10, 20, *range(21, 31)]
+    assert inference.window_warnings(thinned, [30], [11]) == []
+    (line,) = inference.window_warnings(thinned, [20, 30], [1, 12])[1:]
+    assert line.startswith("k = 12 of round 30 reaches back to round 10")

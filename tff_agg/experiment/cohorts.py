@@ -17,19 +17,41 @@ _SCHEDULES = {
 
 
 def build_sampler(task: Task) -> sampler.Sampler:
-    """Returns the sampler of a task's configuration: who takes part in which round."""
+    """Returns the sampler of a task's configuration: who takes part in which round.
+
+    Raises:
+      sampler.ExhaustedError: The users do not suffice; names the flags that matter.
+    """
     config = task.config
     shift = _SCHEDULES[config.pds_schedule](config.pds_period) if config.pds else None
-    return sampler.Sampler(
-        groups=task.population(),
-        cohort_size=config.clients_per_round,
-        rounds=config.rounds,
-        participation=config.build_participation(),
-        seed=config.seed,
-        schedule=shift,
-        split=config.pds_split,
-        when_exhausted=config.on_exhausted,
-    )
+    groups = task.population()
+    participation = config.build_participation()
+    try:
+        return sampler.Sampler(
+            groups=groups,
+            cohort_size=config.clients_per_round,
+            rounds=config.rounds,
+            participation=participation,
+            seed=config.seed,
+            schedule=shift,
+            split=config.pds_split,
+            when_exhausted=config.on_exhausted,
+        )
+    except sampler.ExhaustedError as error:
+        short = error.shortage
+        sizes = ", ".join(f"{group.name}: {len(group.users):,}" for group in groups)
+        others = [n for n in sampler.EXHAUSTED_MODES[1:] if n != config.on_exhausted]
+        if not config.pds:
+            others = [name for name in others if name != "fill_from_other"]
+        raise sampler.ExhaustedError(
+            f"the users ({sizes}) do not suffice for --rounds={config.rounds} with "
+            f"--clients_per_round={config.clients_per_round}, where "
+            f"{participation.describe()}: round {short.round + 1} finds {short.found} "
+            f"of {short.wanted} users of {short.group!r}. Fewer rounds or clients "
+            "would fit, or --min_separation, which lets users come again"
+            + "".join(f", or --on_exhausted={name}" for name in others),
+            short,
+        ) from None
 
 
 def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]:

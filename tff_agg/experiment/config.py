@@ -6,7 +6,7 @@ fields of its own by inheriting from `TrainConfig`.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 from tff_agg import averaging, privacy
@@ -14,6 +14,12 @@ from tff_agg.fields import described
 
 AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 SCHEDULES = ("linear", "cosine", "step", "constant")
+
+# With which settings fields have an effect.
+_UTA = ("averager", ("uta",))
+_EMA = ("averager", ("ema",))
+_AVERAGED = ("averager", AVERAGERS[1:])
+_SHIFTED = ("pds", (True,))
 
 # Above so many parameters the arithmetic takes longer than the calls, and side by side
 # gains nothing (docs/performance.md).
@@ -54,21 +60,37 @@ class TrainConfig(privacy.PrivacyRecipe):
     nesterov: bool = described(False, "whether the server's momentum is Nesterov's")
     # Aggregation of checkpoints in training.
     averager: str = described("last", "what is broadcast", AVERAGERS)
-    k: int = described(3, "uta: how many checkpoints are averaged", at_least=1)
-    ema_weight: float | None = described(None, "ema: weight of the newest checkpoint")
-    ema_decay: float | None = described(None, "ema: weight of the old average")
-    ema_warm_up: bool = described(True, "ema: forget the first checkpoints sooner")
+    k: int = described(
+        3, "uta: how many checkpoints are averaged", at_least=1, only_with=_UTA
+    )
+    ema_weight: float | None = described(
+        None, "ema: weight of the newest checkpoint", only_with=_EMA
+    )
+    ema_decay: float | None = described(
+        None, "ema: weight of the old average", only_with=_EMA
+    )
+    ema_warm_up: bool = described(
+        True, "ema: forget the first checkpoints sooner", only_with=_EMA
+    )
     gamma: float = described(
-        1.0, "pda and schedule_free: γ, the weight of later checkpoints"
+        1.0,
+        "pda and schedule_free: γ, the weight of later checkpoints",
+        only_with=("averager", ("pda", "schedule_free")),
     )
     beta: float = described(
         0.9,
         "schedule_free: share of the average in what is broadcast, the iterate's"
         " is the rest; with step_from=iterate and server_momentum=0 only",
+        only_with=("averager", ("schedule_free",)),
     )
-    start_round: int = described(0, "τ: the first step whose aggregate is broadcast")
+    start_round: int = described(
+        0, "τ: the first step whose aggregate is broadcast", only_with=_AVERAGED
+    )
     step_from: str = described(
-        "aggregate", "where the server's step starts", ("aggregate", "iterate")
+        "aggregate",
+        "where the server's step starts",
+        ("aggregate", "iterate"),
+        only_with=_AVERAGED,
     )
     # Privacy.
     insecure_noise_seed: int | None = described(
@@ -84,16 +106,19 @@ class TrainConfig(privacy.PrivacyRecipe):
         False, "draw clients from two groups by turns", in_process=False
     )
     pds_period: int = described(
-        200, "rounds in a period of the shift", at_least=1, in_process=False
-    )
+        200, "rounds in a period of the shift", at_least=1, in_process=False,
+        only_with=_SHIFTED,
+    )  # fmt: skip
     pds_schedule: str = described(
-        "linear", "shape of the shift", SCHEDULES, in_process=False
-    )
+        "linear", "shape of the shift", SCHEDULES, in_process=False,
+        only_with=_SHIFTED,
+    )  # fmt: skip
     pds_split: str = described(
         "binomial",
         "how a cohort is split between the groups",
         ("binomial", "fixed"),
         in_process=False,
+        only_with=_SHIFTED,
     )
     on_exhausted: str = described(
         "error",
@@ -126,8 +151,9 @@ class TrainConfig(privacy.PrivacyRecipe):
     # Runtime.
     runtime: str = described("local", "what runs the rounds", ("local", "worker"))
     lanes: int | None = described(
-        None, "local: lanes; not given: one per core or GPU", at_least=1
-    )
+        None, "local: lanes; not given: one per core or GPU", at_least=1,
+        only_with=("runtime", ("local",)),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,6 +175,16 @@ class TrainConfig(privacy.PrivacyRecipe):
             )
         if not self.beta <= 1:
             raise ValueError(f"beta must be at most 1; got {self.beta!r}")
+
+    def without_effect(self, given: Collection[str]) -> list[str]:
+        """Says which of the given fields change nothing; a text for each."""
+        found = super().without_effect(given)
+        if "keep_every" in given and self.keep_every and not self.keep_last:
+            found.append(
+                f"keep_every={self.keep_every} needs keep_last; it is 0, which keeps "
+                "everything"
+            )
+        return found
 
     def build_averager(self) -> averaging.Averager:
         """Returns the averager of the server."""

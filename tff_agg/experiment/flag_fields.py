@@ -74,8 +74,17 @@ def values_of(config_class: type, flag_values: flags.FlagValues) -> dict[str, An
 
 
 def read(config_class: type[_C], flag_values: flags.FlagValues) -> _C:
-    """Makes the configuration that the flags describe."""
-    return config_class(**values_of(config_class, flag_values))
+    """Makes the configuration that the flags describe.
+
+    Raises:
+      ValueError: A value is wrong, or a flag was given that changes nothing.
+    """
+    values = values_of(config_class, flag_values)
+    config: Any = config_class(**values)
+    given = [name for name in values if flag_values[name].present]
+    if idle := config.without_effect(given):
+        raise ValueError("flags that have no effect: --" + "; --".join(idle))
+    return config
 
 
 def define_one(flag_values: flags.FlagValues, kind: str, *arguments: Any) -> None:

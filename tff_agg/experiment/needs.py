@@ -34,7 +34,7 @@ class Disk(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The bytes of the whole run."""
+        """The most bytes that the whole run takes: equal arrays are stored once."""
         models = self.rounds * self.models * self.model_bytes
         return models + _STATES * self.state_bytes
 
@@ -42,7 +42,7 @@ class Disk(NamedTuple):
         """Says it in words."""
         what = "θ" if self.models == 1 else "θ and θ^AGG"
         return (
-            f"{in_units(self.total)}: {what} of {self.rounds:,} rounds, "
+            f"at most {in_units(self.total)}: {what} of {self.rounds:,} rounds, "
             f"{in_units(self.model_bytes)} each, and states of "
             f"{in_units(self.state_bytes)}; {in_units(self.free)} are free"
         )

@@ -41,7 +41,7 @@ class Summary:
     test: Mapping[str, float]
 
 
-def find(folder: str | os.PathLike) -> list[pathlib.Path]:
+def find(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
     """Returns the run folders at or below a folder, in order of their names.
 
     Raises:

@@ -6,7 +6,7 @@ does.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg import fields, noise
@@ -144,8 +144,13 @@ class PrivacyRecipe:
     completion: bool = fields.described(
         False, "tree, honaker: complete the tree at its end"
     )
-    bands: int = fields.described(8, "banded, square_root: how many bands", at_least=1)
-    buffers: int = fields.described(3, "blt: how many buffers", at_least=1)
+    bands: int = fields.described(
+        8, "banded, square_root: how many bands", at_least=1,
+        only_with=("mechanism", ("banded", "square_root")),
+    )  # fmt: skip
+    buffers: int = fields.described(
+        3, "blt: how many buffers", at_least=1, only_with=("mechanism", ("blt",))
+    )
     noise_cache: str | None = fields.described(
         None, "folder where optimised mechanisms are kept", in_process=False
     )
@@ -210,6 +215,13 @@ class PrivacyRecipe:
                 f"{field}={value} needs participation={' or '.join(owners)}; it is "
                 f"{name}"
             )
+
+    def without_effect(self, given: Collection[str]) -> list[str]:
+        """Says which of the given fields change nothing; a text for each."""
+        found = fields.without_effect(self, given)
+        if "bands" in given and not found and self.bands > (n := self.stretch.rounds):
+            found.append(f"bands={self.bands}: there are only {n} rounds to correlate")
+        return found
 
     @property
     def schema_name(self) -> str:

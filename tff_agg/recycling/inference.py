@@ -206,6 +206,36 @@ def tail_means(
             yield k, structure.pack(theta, means)
 
 
+def window_warnings(
+    members: Sequence[int], rounds: Iterable[int], ks: Iterable[int]
+) -> list[str]:
+    """Says where "the last k checkpoints" are not the checkpoints of k rounds.
+
+    Args:
+      members: The rounds that have a checkpoint, in order.
+      rounds: The newest checkpoints of the windows; each one of `members`.
+      ks: The window lengths.
+
+    Example:
+      >>> window_warnings([0, 10, 20, 21, 22], rounds=[22], ks=[3, 5, 9])
+      ['k = 5 of round 22 reaches back to round 0, because some rounds have no
+      checkpoint', 'k = 9 of round 22: there are only 5 checkpoints']
+    """
+    found = []
+    for end in rounds:
+        newest = position_of(members, end)
+        for k in sorted(set(ks)):
+            name = f"k = {k} of round {end}"
+            if k > newest + 1:
+                found.append(f"{name}: there are only {newest + 1} checkpoints")
+            elif (first := members[newest - k + 1]) < end - k + 1:
+                found.append(
+                    f"{name} reaches back to round {first}, because some rounds have "
+                    "no checkpoint"
+                )
+    return found
+
+
 def position_of(members: Sequence[int], round_number: int) -> int:
     """Returns where a round is among the members."""
     try:

@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import functools
 import io
+import logging
 import pathlib
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,8 @@ from tff_agg.experiment import flag_fields, progress, run_folder, runs
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import inference
 from tff_agg.recycling.metrics import Metric
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
@@ -75,6 +78,16 @@ def applicable(task_class: type[Task], grid: inference.Grid) -> inference.Grid:
     return dataclasses.replace(grid, votes=grid.votes and not task_class.no_vote)
 
 
+def warn_of_windows(
+    run: runs.Run, members: Sequence[int], rounds: Sequence[int], grid: inference.Grid
+) -> None:
+    """Warns of windows that are not what their k says; the first of each kind."""
+    found = inference.window_warnings(members, rounds, {*grid.uta, *grid.outputs})
+    if found:
+        more = f" ({len(found) - 1} more such windows)" if len(found) > 1 else ""
+        _log.warning("%s: %s%s", run.folder, found[0], more)
+
+
 def evaluate_runs(
     task_class: type[Task],
     config: EvaluateConfig,
@@ -86,11 +99,13 @@ def evaluate_runs(
     for kind, members in runs.kinds(opened).items():
         for run in members:
             task, rounds = run.task, run.rounds(config.name)
+            wanted = curve_rounds(rounds, config.span, config.every)
+            warn_of_windows(run, rounds, wanted, config.grid)
             sample = task.fixed_sample(config.split, config.examples)
             scores = inference.evaluate(
                 run.loader(config.name),
                 rounds,
-                curve_rounds(rounds, config.span, config.every),
+                wanted,
                 applicable(task_class, config.grid),
                 score=run.scorer(config.split, config.examples),
                 judge=task.judge(),

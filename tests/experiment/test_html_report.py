@@ -1,0 +1,123 @@
+"""The page of a run: complete, self-contained, and shown by a real browser."""
+
+import html.parser
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tff_agg.experiment import html_page, tables
+from tff_agg.experiment.drivers import report, train
+from tff_agg.recycling import inference
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+# The first colour of matplotlib, in which θ is drawn.
+BLUE = (31, 119, 180)
+
+
+@pytest.fixture(scope="module")
+def run(token_store, cache, tmp_path_factory):
+    config = StackOverflowConfig(
+        store=token_store, rounds=6, clients_per_round=4, max_sentences=20,
+        embedding_size=4, lstm_size=6, averager="uta", k=2, noise_multiplier=0.5,
+        evaluate_every=2, validation_examples=60, test_examples=60,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("reported") / "a <b> & c"
+    train.run(StackOverflow(config), folder, cache=cache)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    grid = inference.Grid(uta=(2, 50), ema=(0.9,))
+    config = report.ReportConfig(run=str(run), grid=grid, examples=60)
+    path = report.write(StackOverflow, config)
+    assert path == run / "report.html"
+    return path
+
+
+class Reader(html.parser.HTMLParser):
+    """Gathers text, tags and attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.words = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_it_tells_what_a_colleague_asks_for(run, page):
+    text = " ".join(" ".join(Reader(page.read_text()).words).split())
+    assert "stackoverflow: a <b> & c" in text
+    assert re.search(r"6 of 6 rounds with 4 users each\. User-level .*: ε = \d", text)
+    for part in ("Enforced by the code:", "Not covered:", "UTA_inf 2", "EMA_inf 0.9"):
+        assert part in text
+    assert "UTA_inf 50" not in text, "there are only 7 checkpoints"
+    assert "± standard deviation" in text and "noise_multiplier 0.5 given" in text
+    (score,) = tables.read_columns(
+        run / "test.csv", {"weights": "aggregate", "group": "all"}
+    )["loss"]
+    assert f"{score:.4f}" in text
+
+
+def test_it_needs_nothing_from_elsewhere_and_runs_nothing(page):
+    read = Reader(page.read_text())
+    assert not {"script", "link", "iframe"} & set(read.tags)
+    sources = [value for name, value in read.attributes if name in ("src", "href")]
+    assert len(sources) == 1
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    # Neither what clients measured without noise, nor where the data lie.
+    text = page.read_text()
+    assert "update_norm" not in text and "store" not in "".join(read.words).split()
+
+
+def test_text_cannot_become_markup():
+    page = html_page.Page("<b>")
+    page.paragraph("<script>alert(1)</script>")
+    page.table(["<i>"], [["<u>"]])
+    page.bullets(["a & b"])
+    tags = Reader(page.text()).tags
+    assert not {"b", "script", "i", "u"} & set(tags)
+
+
+def test_a_run_without_validation_is_reported(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    for name in ("validation.csv", "test.csv", "privacy_report.json"):
+        (copy / name).unlink()
+    config = report.ReportConfig(
+        run=str(copy), out=str(tmp_path / "x.html"), grid=inference.Grid(), examples=60
+    )
+    text = report.write(StackOverflow, config).read_text()
+    assert "not been validated yet" in text and "no privacy report" in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="neither chromium nor google-chrome here")
+def test_a_browser_shows_it_with_its_pictures(page, tmp_path):
+    shot = tmp_path / "shot.png"
+
+    def browse(*flags):
+        return subprocess.run(
+            [BROWSER, "--headless", "--no-sandbox", "--disable-gpu",
+             "--disable-dev-shm-usage", f"--user-data-dir={tmp_path / 'profile'}",
+             *flags, page.as_uri()],
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    loaded = browse("--dump-dom")
+    assert loaded.returncode == 0, loaded.stderr
+    assert "<h2>Uncertainty</h2>" in loaded.stdout
+    browse(f"--screenshot={shot}", "--window-size=1000,3000")
+    pixels = (255 * image.imread(shot)[..., :3]).round().astype(int)
+    assert pixels.shape == (3000, 1000, 3)
+    assert np.all(pixels == BLUE, axis=-1).sum() > 50, "no curve is to be seen"

@@ -1,0 +1,307 @@
+"""Writes one HTML page about a run that a colleague can open.
+
+Settings, the privacy statement with what it covers and what not, curves, a table of
+ways to aggregate the checkpoints, and how uncertain predictions and scores are. It
+shows released models and scores on evaluation data; what clients measured in training,
+which has no noise, is left out.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+from typing import Any
+
+from absl import flags
+
+from tff_agg import files
+from tff_agg.experiment import flag_fields, html_page, ledger, runs, tables
+from tff_agg.experiment.drivers import evaluate, uncertainty
+from tff_agg.experiment.recording import WEIGHTS
+from tff_agg.experiment.task import SAMPLE_SEEDS, Task
+from tff_agg.recycling import inference
+
+_WEIGHTS_IN_WORDS = {"iterate": "θ", "aggregate": "θ^AGG, as broadcast"}
+_SIZES = (2, 3, 5, 10, 20, 50, 100)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig:
+    """What to report.
+
+    Attributes:
+      run: The run's folder.
+      out: The HTML file; `report.html` in the run's folder if not given.
+      grid: The aggregations of the table; a few by default.
+      split: 'heldout' or 'test': what aggregations are scored on.
+      examples: The size of the sample.
+      data: Where the data are, if they are not where the run found them.
+    """
+
+    run: str
+    out: str | None = None
+    grid: inference.Grid = dataclasses.field(
+        default_factory=lambda: inference.Grid(
+            uta=(3, 10, 50, 200), ema=(0.9, 0.95, 0.99)
+        )
+    )
+    split: str = "heldout"
+    examples: int = 2000
+    data: str | None = None
+
+    def __post_init__(self):
+        if not self.run:
+            raise ValueError("--run must name the run's folder; it is empty")
+
+
+def write(
+    task_class: type[Task],
+    config: ReportConfig,
+    on_progress: evaluate.Progress | None = None,
+) -> pathlib.Path:
+    """Writes the page, as a whole or not at all, and returns where it is."""
+    run = runs.Run.open(task_class, config.run, config.data)
+    history = ledger.Ledger(run.folder).read()
+    done = run.rounds()[-1] if history is None else max(history.last, 0)
+    report = _json(run.folder / "privacy_report.json")
+    page = html_page.Page(f"{task_class.package}: {run.folder.resolve().name}")
+    page.paragraph(_summary(run, done, report), "lead")
+    _privacy(page, report)
+    _curves(page, run)
+    _scores(page, run)
+    _aggregations(page, task_class, config, len(run.rounds()), on_progress)
+    _uncertainty(page, task_class, config, on_progress)
+    _settings(page, run)
+    out = pathlib.Path(config.out or run.folder / "report.html")
+    files.write_text(out, page.text())
+    return out
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _summary(run: runs.Run, done: int, report: dict[str, Any]) -> str:
+    config = run.config
+    whole = (
+        f"{done:,} of {config.rounds:,} rounds with {config.clients_per_round} users"
+    )
+    guarantee = report.get("guarantee", {})
+    if guarantee.get("epsilon") is None:
+        reason = guarantee.get("statement", "the run has no privacy report")
+        return f"{whole} each. Privacy: {reason}."
+    return (
+        f"{whole} each. User-level differential privacy of the whole run: ε = "
+        f"{guarantee['epsilon']:.4g} at δ = {guarantee['delta']:g}."
+    )
+
+
+def _privacy(page: html_page.Page, report: dict[str, Any]) -> None:
+    page.heading("Privacy")
+    if not report:
+        page.paragraph("The run has no privacy report.")
+        return
+    page.paragraph(report["guarantee"]["statement"])
+    rows = [["setting", report["setting"]], ["unit", report["unit"]]]
+    rows += [["adjacency", report["adjacency"]], ["released", report["released"]]]
+    rows += [["accounting", report["accounting"]["method"]]]
+    rows += [["evaluation data", report["evaluation"]["statement"]]]
+    page.table(["", ""], rows)
+    for key, title in (
+        ("enforced", "Enforced by the code:"),
+        ("assumed", "Assumed:"),
+        ("not_covered", "Not covered:"),
+    ):
+        if report.get(key):
+            page.paragraph(title)
+            page.bullets(report[key])
+
+
+def _curves(page: html_page.Page, run: runs.Run) -> None:
+    from matplotlib import ticker
+
+    from tff_agg.experiment import figures
+
+    page.heading("Curves")
+    path = run.folder / "validation.csv"
+    rows = tables.read_rows(path) if path.is_file() else []
+    if not rows:
+        page.paragraph("The run has not been validated yet.")
+        return
+    shown = [metric for metric in run.task.metrics[:3] if metric.name in rows[0]]
+    figure, axes = figures.new_figure(len(shown), width=4.2, share_y=False)
+    for axis, metric in zip(axes, shown, strict=True):
+        for weights in WEIGHTS:
+            found = [
+                (int(row["round"]), metric.scale * float(row[metric.name]))
+                for row in rows
+                if row["weights"] == weights and row["group"] == "all"
+            ]
+            numbers, values = zip(*found, strict=True)
+            label = _WEIGHTS_IN_WORDS[weights]
+            axis.plot(numbers, values, "o-", markersize=3, label=label)
+        axis.set(xlabel="round", ylabel=f"validation {metric.label}")
+        axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        axis.grid(alpha=0.3)
+    axes[0].legend(frameon=False)
+    page.picture(figure, "validation scores over rounds")
+
+
+def _scores(page: html_page.Page, run: runs.Run) -> None:
+    path = run.folder / "test.csv"
+    rows = tables.read_rows(path) if path.is_file() else []
+    if not rows:
+        return
+    page.heading("Test scores of the last round")
+    metrics = run.task.metrics
+    page.table(
+        ["weights", "test on", *(metric.label for metric in metrics)],
+        [
+            [_WEIGHTS_IN_WORDS[row["weights"]], row["group"]]
+            + [metric.show(float(row[metric.name])) for metric in metrics]
+            for row in rows
+        ],
+    )
+
+
+def _aggregations(
+    page: html_page.Page,
+    task_class: type[Task],
+    config: ReportConfig,
+    checkpoints: int,
+    on_progress: evaluate.Progress | None,
+) -> None:
+    page.heading("Aggregated checkpoints")
+    grid = config.grid
+    grid = dataclasses.replace(
+        grid,
+        uta=tuple(k for k in grid.uta if k <= checkpoints),
+        outputs=tuple(k for k in grid.outputs if k <= checkpoints),
+    )
+    made = evaluate.EvaluateConfig(
+        runs=(config.run,),
+        out="",
+        grid=grid,
+        split=config.split,
+        examples=config.examples,
+        data=config.data,
+    )
+    found = evaluate.evaluate_runs(task_class, made, on_progress)
+    metrics = task_class.metrics
+    rows = []
+    for row in evaluate.summarise(found, metrics):
+        values = [row[metric.name] for metric in metrics]
+        parameter = "" if row["parameter"] is None else f"{row['parameter']:g}"
+        cells = [
+            "" if value is None else metric.show(value[0])
+            for metric, value in zip(metrics, values, strict=True)
+        ]
+        rows.append([row["method"], parameter, *cells])
+    page.table(["method", "parameter", *(metric.label for metric in metrics)], rows)
+    page.paragraph(
+        f"On {config.examples:,} examples of the split '{config.split}', at the last "
+        "round. Aggregating checkpoints is post-processing and costs no privacy. The "
+        "best of many on one sample looks better than it is: choose on validation "
+        "data, report on test data.",
+        "small",
+    )
+
+
+def _uncertainty(
+    page: html_page.Page,
+    task_class: type[Task],
+    config: ReportConfig,
+    on_progress: evaluate.Progress | None,
+) -> None:
+    page.heading("Uncertainty")
+    made = uncertainty.UncertaintyConfig(
+        runs=(config.run,),
+        out="",
+        sizes=_SIZES,
+        split=config.split,
+        examples=min(config.examples, 500),
+        data=config.data,
+    )
+    try:
+        found = uncertainty.compare(task_class, made, on_progress)
+    except ValueError as error:
+        page.paragraph(f"Not estimated: {error}.")
+        return
+    page.table(
+        ["metric", "last checkpoint", "± standard deviation"],
+        [
+            [s.metric.label, s.metric.show(s.last), s.metric.show(s.deviation)]
+            for s in found.spreads
+        ],
+    )
+    widths = found.widths
+    page.table(
+        ["checkpoints", "mean width of the 95 % interval of a prediction"],
+        [
+            [n, f"{width:.5f}"]
+            for n, width in zip(widths.sizes, widths.checkpoints[0], strict=True)
+        ],
+    )
+    page.paragraph(
+        f"From the newest checkpoints of this run, on {made.examples} examples. "
+        "Neighbouring checkpoints are not quite independent: the figures are rather "
+        "too small than too large.",
+        "small",
+    )
+
+
+def _settings(page: html_page.Page, run: runs.Run) -> None:
+    page.heading("Settings")
+    config = run.config
+    left_out = {run.task.data_field, "noise_cache"}
+    rows = []
+    for field in dataclasses.fields(config):
+        if field.name not in left_out:
+            value = getattr(config, field.name)
+            shown = "" if value is None else value
+            changed = "" if value == field.default else "given"
+            rows.append([field.name, shown, changed, field.metadata["help"]])
+    page.table(["setting", "value", "", "meaning"], rows)
+    page.paragraph(f"Fingerprint of the data: {run.task.fingerprint}", "small")
+    if environment := _json(run.folder / "environment.json"):
+        text = ", ".join(f"{name} {value}" for name, value in environment.items())
+        page.paragraph(f"Trained with {text}.", "small")
+
+
+def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
+    """Defines the flags of this driver."""
+    define = functools.partial(flag_fields.define_one, flag_values)
+    define("string", "run", None, "the run's folder")
+    define("string", "out", None, "the HTML file; report.html in the run if not given")
+    define("enum", "split", "heldout", list(SAMPLE_SEEDS), "the data")
+    define("integer", "examples", ReportConfig.examples, "the size of the sample", 1)
+    if task_class.data_field is not None:
+        text = "where the data are, if they were moved"
+        define("string", task_class.data_field, None, text)
+    evaluate.define_grid_flags(flag_values)
+
+
+def main(task_class: type[Task], values: flags.FlagValues) -> int:
+    """Reports what the flags describe."""
+    from tff_agg.experiment import progress
+
+    grid = evaluate.grid_from_flags(values)
+    chosen = {"grid": grid} if len(grid.methods()) > 1 else {}
+    config = ReportConfig(
+        run=values.run,
+        out=values.out,
+        split=values.split,
+        examples=values.examples,
+        data=evaluate.data_from_flags(task_class, values),
+        **chosen,
+    )
+    with contextlib.closing(progress.StageBar()) as bar:
+        out = write(task_class, config, bar)
+    print(f"The report is {out}")
+    return 0
