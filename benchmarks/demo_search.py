@@ -120,7 +120,7 @@ def search(
         for candidate in GRIDS[arm]:
             cache = process_cache.ProcessCache()
             for setting, seed in itertools.product(
-                demo_runs.SETTINGS, range(FIRST_SEED, FIRST_SEED + seeds)
+                sizes.setting_names, range(FIRST_SEED, FIRST_SEED + seeds)
             ):
                 key = (arm, setting, str(seed), in_words(candidate))
                 if key in done:
@@ -177,7 +177,9 @@ def main(values: flags.FlagValues) -> int:
 
     out = pathlib.Path(values.out)
     out.mkdir(parents=True, exist_ok=True)
-    sizes = demo_runs.DemoConfig(out=str(out), rounds=values.rounds)
+    sizes = demo_runs.DemoConfig(
+        out=str(out), rounds=values.rounds, settings=values.settings
+    )
     store = prepared.ensure_store(
         "synthetic", None, str(out / "data"), users=sizes.users, words=sizes.words
     )
@@ -195,6 +197,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define("string", "out", "results/demo_search", "where data and table go")
     define("integer", "seeds", 2, f"seeds of each candidate, from {FIRST_SEED} on")
     define("integer", "rounds", demo_runs.DemoConfig.rounds, "rounds of each run")
+    text = f"with commas, of: {', '.join(demo_runs.SETTINGS)}"
+    define("string", "settings", demo_runs.DemoConfig.settings, text)
     define("string", "arms", "", f"of {', '.join(GRIDS)}, with commas; all if empty")
 
 
