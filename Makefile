@@ -6,7 +6,7 @@ CODE := tff_agg stackoverflow pds examples benchmarks tests tools
 LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
 PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile
 
-.PHONY: help install install-gpu lock lint format test test-fast demo bench clean
+.PHONY: help install install-gpu lock lint format test test-fast demo demo-full bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -36,6 +36,9 @@ test: lint ## lint, then all tests
 	@$(PYTEST)
 
 demo: install ## train on embedded data, compare, print a table, draw a picture
+	@$(PY) -m stackoverflow.demo --out=results/demo --settings="periodic shift"
+
+demo-full: install ## the same, and without the shift as well
 	@$(PY) -m stackoverflow.demo --out=results/demo
 
 bench: install ## the measurements behind the documentation, one after the other

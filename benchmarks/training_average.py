@@ -1,4 +1,4 @@
-"""When does averaging checkpoints in training help? Noise, stability, and runs.
+"""When does averaging checkpoints in training help? Noise and stability.
 
 A server step from the mean of the last k checkpoints, with momentum β, is a linear
 filter of the updates. For a quadratic loss of curvature h everything about it is known:
@@ -10,18 +10,13 @@ filter of the updates. For a quadratic loss of curvature h everything about it i
 
     python -m benchmarks.training_average --out=results/training_average
 
-With `--seeds`, the demo's model is trained too, with and without momentum, averaging
-and noise, and judged on the validation sample; the test sample is left alone.
-
-    python -m benchmarks.training_average --seeds=2
+What runs show, with and without momentum, is in `benchmarks.demo_search`.
 """
 
-import dataclasses
 import functools
 import itertools
 import json
 import pathlib
-import statistics
 from typing import Any
 
 import numpy as np
@@ -118,49 +113,6 @@ def analyse(rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def train_all(out: pathlib.Path, seeds: int, first_seed: int) -> list[dict[str, Any]]:
-    """Trains with and without momentum, averaging and noise; returns accuracies."""
-    from stackoverflow import demo
-    from stackoverflow.data import prepared
-    from stackoverflow.task import StackOverflow
-    from tff_agg.experiment import process_cache, tables, terminal
-    from tff_agg.experiment.drivers import train
-
-    sizes = demo.DemoConfig(out=str(out))
-    data = str(out / "data")
-    store = prepared.ensure_store("synthetic", None, data, users=sizes.users)
-    shared, rows = process_cache.ProcessCache(), []
-    jobs = list(itertools.product((True, False), (0.0, 0.9), (1, 3), range(seeds)))
-    for number, (noisy, momentum, k, seed) in enumerate(jobs, start=1):
-        # The rates that did best on the validation sample, of three each.
-        effective = 5.0 if momentum else 2.5
-        config = dataclasses.replace(
-            sizes.run_config(store, "original", "baseline", first_seed + seed),
-            test_examples=0,
-            server_momentum=momentum,
-            server_learning_rate=effective * (1 - momentum) * (k + 1) / 2,
-            averager="uta" if k > 1 else "last",
-            k=k,
-            epsilon=sizes.epsilon if noisy else None,
-            noise_multiplier=None if noisy else 0.0,
-        )
-        name = f"noise_{noisy}_momentum_{momentum}_k_{k}_seed_{first_seed + seed}"
-        watched = terminal.TrainingBar(
-            StackOverflow.metrics, f"{number:2}/{len(jobs)} {name}", show_plan=False
-        )
-        task = StackOverflow(config)
-        folder = train.run(task, out / "runs" / name, watched, cache=shared).folder
-        found = tables.read_columns(
-            folder / "validation.csv", {"weights": "aggregate", "group": "all"}
-        )["accuracy"]
-        rows.append(
-            {"noise": noisy, "momentum": momentum, "k": k, "seed": first_seed + seed,
-             "accuracy": statistics.mean(found[-3:])}
-        )  # fmt: skip
-    shared.close()
-    return rows
-
-
 def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Draws both findings over the momentum."""
     from tff_agg.experiment import figures
@@ -201,12 +153,7 @@ def main(values: flags.FlagValues) -> int:
         list(rows[0]), [[f"{value:.3g}" for value in row.values()] for row in rows]
     ))  # fmt: skip
     draw(rows, out / "training_average.png")
-    trained = []
-    if values.seeds:
-        trained = train_all(out, values.seeds, values.first_seed)
-        cells = [[str(value) for value in row.values()] for row in trained]
-        print(terminal.table(list(trained[0]), cells))
-    report = {"rounds": values.rounds, "filter": rows, "runs": trained}
+    report = {"rounds": values.rounds, "filter": rows}
     (out / "training_average.json").write_text(json.dumps(report, indent=2))
     return 0
 
@@ -216,8 +163,6 @@ def define_flags(values: flags.FlagValues) -> None:
     define = functools.partial(flag_fields.define_one, values)
     define("string", "out", "results/training_average", "where everything goes")
     define("integer", "rounds", 128, "rounds of the analysed run")
-    define("integer", "seeds", 0, "seeds to train with; 0 only analyses")
-    define("integer", "first_seed", 100, "the first of them; the demo has 0, 1, 2")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The demo: what do averaged checkpoints gain at the noise of one ε? `make demo`.
 
-Generates the embedded data and trains the private baseline and uniform tail averaging
-in training (UTA_tr), with and without a periodic shift between questions and answers,
-over several seeds. Then it recycles the checkpoints of both: the mean of the last ones
-(UTA_inf), at no privacy cost. Prints one table and draws one picture. Every run is a
-folder that resumes: stop the demo and start it again.
+Generates the embedded data and trains DP-FTRL and schedule-free training until noise,
+not time, limits them, over several seeds. Then it recycles the baseline's checkpoints:
+the mean of the last ones (UTA_inf), at no privacy cost. `make demo-full` does so with
+and without a periodic shift between questions and answers. Prints one table and draws
+one picture. Every run is a folder that resumes: stop the demo and start it again.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import csv
 import dataclasses
 import functools
 import io
-import itertools
 import math
 import os
 import pathlib
@@ -21,124 +20,45 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import flags
 
-from stackoverflow.task import StackOverflow, StackOverflowConfig
+from stackoverflow import demo_runs
+from stackoverflow.demo_runs import BASELINE, Curve, DemoConfig, Job
+from stackoverflow.task import StackOverflow
 from tff_agg import processes
 from tff_agg.experiment import binaries, flag_fields
 
-PERIOD = 40
-# Of 5, 10, 20, 40 and 60 the best on the validation sample, with other seeds than
-# the demo's.
-INFERENCE_K = 10
-SETTINGS: dict[str, dict[str, Any]] = {
-    "original": {},
-    "periodic shift": {"pds": True, "pds_period": PERIOD},
-}
-# Rates were chosen in the same way, of three each. A step from the mean of three
-# checkpoints moves half as far: UTA_tr gets twice the learning rate.
-TRAININGS: dict[str, dict[str, Any]] = {
-    "baseline": {"averager": "last", "server_learning_rate": 0.5},
-    "UTA_tr": {"averager": "uta", "k": 3, "server_learning_rate": 1.0},
-}
-METHODS = {
-    "DP-FTRL baseline": ("baseline", False),
-    "baseline + UTA_inf": ("baseline", True),
-    "UTA_tr": ("UTA_tr", False),
-    "UTA_tr + UTA_inf": ("UTA_tr", True),
-}
-BASELINE = "DP-FTRL baseline"
+# By setting and method, a curve for each seed.
+Results = dict[tuple[str, str], list[Curve]]
+Halves = tuple[list[Job], list[Job]]
 
 
-class Result(NamedTuple):
-    """What one seed of one method has come to.
+def halves(config: DemoConfig) -> Halves:
+    """Divides the runs between two processes, so that few are compiled in both.
 
-    Attributes:
-      rounds: Where the validation accuracy was measured.
-      validation: The accuracies there, shares between 0 and 1.
-      test: The accuracy of the last round's model on the test sample.
+    Rounds of so small a model keep one core busy, not two.
     """
-
-    rounds: list[float]
-    validation: list[float]
-    test: float
-
-
-Results = dict[tuple[str, str], list[Result]]
-
-
-@dataclasses.dataclass(frozen=True)
-class DemoConfig:
-    """The sizes of the demo.
-
-    Attributes:
-      out: Where data, runs, table and picture go.
-      seeds: How many seeds each combination is trained with.
-      rounds: Training rounds of each run.
-      users: Users in the embedded data.
-      epsilon: The ε that the noise of every run is made for. The seeds are known, so
-        that no run has a guarantee.
-    """
-
-    out: str
-    seeds: int = 3
-    rounds: int = 100
-    users: int = 6000
-    epsilon: float = 8.0
-
-    def __post_init__(self):
-        if self.seeds < 1 or self.rounds < 1:
-            raise ValueError(
-                f"seeds and rounds must be at least 1; got {self.seeds}, {self.rounds}"
-            )
-
-    def run_config(
-        self, store: str, setting: str, training: str, seed: int
-    ) -> StackOverflowConfig:
-        """Returns the configuration of one run."""
-        return StackOverflowConfig(
-            store=store,
-            seed=seed,
-            # Known noise seeds make the demo's table the same wherever it runs. The
-            # data are made up: there is nobody to protect.
-            insecure_noise_seed=1000 + seed,
-            rounds=self.rounds,
-            clients_per_round=20,
-            max_sentences=32,
-            batch_size=32,
-            embedding_size=24,
-            lstm_size=48,
-            client_learning_rate=2.0,
-            server_momentum=0.9,
-            clip_norm=0.5,
-            epsilon=self.epsilon,
-            evaluate_every=10,
-            validation_examples=1500,
-            test_examples=3000,
-            # One lane: the same sums, to the last bit, on any number of cores.
-            lanes=1,
-            **SETTINGS[setting],
-            **TRAININGS[training],
-        )
+    jobs = config.jobs()
+    middle = -(-len(jobs) // 2)
+    return jobs[:middle], jobs[middle:]
 
 
 @contextlib.contextmanager
-def second_process(config: DemoConfig, training: str) -> Iterator[subprocess.Popen]:
-    """Trains the runs of one kind beside this process, and ends with it."""
+def second_process(config: DemoConfig) -> Iterator[subprocess.Popen]:
+    """Trains the second half of the runs beside this process, and ends with it."""
     pathlib.Path(config.out).mkdir(parents=True, exist_ok=True)
     arguments = [
         f"--{field.name}={getattr(config, field.name)}"
         for field in dataclasses.fields(config)
     ]
-    with open(pathlib.Path(config.out) / f"{training}.log", "w") as log:
+    with open(pathlib.Path(config.out) / "second_half.log", "w") as log:
         process = processes.start(
-            [sys.executable, "-m", "stackoverflow.demo", *arguments,
-             f"--only={training}"],
+            [sys.executable, "-m", "stackoverflow.demo", *arguments, "--second_half"],
             stdout=log,
             stderr=log,
-        )  # fmt: skip
+        )
         try:
             yield process
         finally:
@@ -147,84 +67,49 @@ def second_process(config: DemoConfig, training: str) -> Iterator[subprocess.Pop
 
 
 def run_in_two_processes(config: DemoConfig, store: str) -> tuple[Results, Any]:
-    """Trains the baseline here and UTA_tr beside it, then gathers the results.
-
-    Rounds of so small a model keep one core busy, not two.
-    """
-    first, second = TRAININGS
-    with second_process(config, second) as other:
-        run_all(config, store, only=first)
-        print(f"Waiting for the runs of {second} in the other process.", flush=True)
+    """Trains one half here and the other beside it, then gathers the results."""
+    with second_process(config) as other:
+        run_jobs(config, store, halves(config)[0])
+        print("Waiting for the runs of the other process.", flush=True)
         other.wait()
     # Goes on, or fails with the reason, where the other process did not finish.
-    return run_all(config, store, quiet=True)
+    return gather(config, store)
 
 
-def run_all(
-    config: DemoConfig, store: str, *, only: str = "", quiet: bool = False
-) -> tuple[Results, Any]:
-    """Trains and recycles the combinations; returns the results and the plan."""
+def run_jobs(
+    config: DemoConfig, store: str, jobs: list[Job], *, quiet: bool = False
+) -> tuple[dict[Job, dict[bool, Curve]], Any]:
+    """Trains and judges runs; returns what they have come to, and a plan."""
     from tff_agg.experiment import process_cache, recording, terminal
-    from tff_agg.experiment.drivers import train
 
+    found, plan = {}, None
+    with contextlib.closing(process_cache.ProcessCache()) as shared:
+        for number, job in enumerate(jobs, start=1):
+            label = f"{number:2}/{len(jobs)} {job.setting}, {job.training}, {job.seed}"
+            watched = recording.Observer()
+            if not quiet:
+                watched = terminal.TrainingBar(
+                    StackOverflow.metrics, label, show_plan=number == 1
+                )
+            folder = pathlib.Path(config.out) / "runs" / job.folder
+            run_config = config.run_config(store, job)
+            found[job], plan = demo_runs.run_one(run_config, folder, watched, shared)
+    return found, plan
+
+
+def gather(config: DemoConfig, store: str) -> tuple[Results, Any]:
+    """Returns what all runs have come to, by setting and method."""
+    found, plan = run_jobs(config, store, config.jobs(), quiet=True)
     results: Results = {}
-    plan = None
-    shared = process_cache.ProcessCache()
-    names = [name for name in TRAININGS if only in ("", name)]
-    jobs = list(itertools.product(SETTINGS, names, range(config.seeds)))
-    for number, (setting, name, seed) in enumerate(jobs, start=1):
-        label = f"{number:2}/{len(jobs)} {setting}, {name}, seed {seed}"
-        folder = "".join(c if c.isalnum() else "_" for c in f"{setting} {name} {seed}")
-        run_config = config.run_config(store, setting, name, seed)
-        outcome = train.run(
-            StackOverflow(run_config),
-            pathlib.Path(config.out) / "runs" / folder,
-            recording.Observer()
-            if quiet
-            else terminal.TrainingBar(
-                StackOverflow.metrics, label, show_plan=number == 1
-            ),
-            cache=shared,
-        )
-        plan = outcome.plan
-        if only:
-            continue
-        for method, (trained, recycled) in METHODS.items():
-            if trained == name:
-                result = _recycle(run_config, outcome) if recycled else _as_is(outcome)
-                results.setdefault((setting, method), []).append(result)
-    shared.close()
+    for setting in config.setting_names:
+        for name in demo_runs.methods(setting):
+            method = demo_runs.METHODS[name]
+            training = demo_runs.trained_as(setting, method.training)
+            results[setting, name] = [
+                found[Job(setting, training, seed)][method.recycled]
+                for seed in range(config.seeds)
+            ]
     return results, plan
-
-
-def _as_is(outcome: Any) -> Result:
-    """The model that training broadcasts."""
-    from tff_agg.experiment import tables
-
-    found = tables.read_columns(
-        outcome.folder / "validation.csv", {"weights": "aggregate", "group": "all"}
-    )
-    accuracy = outcome.test["aggregate"]["all"]["accuracy"]
-    return Result(found["round"], found["accuracy"], accuracy)
-
-
-def _recycle(config: StackOverflowConfig, outcome: Any) -> Result:
-    """The mean of the last checkpoints at every validation, and on the test sample."""
-    from tff_agg import averaging, checkpoints
-    from tff_agg.experiment import recording
-
-    task = StackOverflow(config)
-    validate = recording.Evaluation(task, "heldout", config.validation_examples)
-    store = checkpoints.CheckpointStore(outcome.folder / "checkpoints")
-    iterates = (theta for _, theta in store.iterate("iterate"))
-    rounds, accuracies, mean = [], [], None
-    for t, mean in enumerate(averaging.fold(averaging.uta(INFERENCE_K), iterates)):
-        if t and (t % config.evaluate_every == 0 or t == config.rounds):
-            rounds.append(float(t))
-            accuracies.append(validate(mean)["all"]["accuracy"])
-    test = recording.Evaluation(task, "test", config.test_examples)
-    assert mean is not None
-    return Result(rounds, accuracies, test(mean)["all"]["accuracy"])
 
 
 def gains(results: Results, setting: str, method: str) -> list[float]:
@@ -240,8 +125,8 @@ def gains(results: Results, setting: str, method: str) -> list[float]:
 def rows_of(results: Results) -> list[list[str]]:
     """Returns the table: test accuracy over seeds, and the gain over the baseline."""
     rows = []
-    for setting, method in itertools.product(SETTINGS, METHODS):
-        found = [100 * result.test for result in results[setting, method]]
+    for (setting, method), curves in results.items():
+        found = [100 * curve.test for curve in curves]
         change = gains(results, setting, method)
         rows.append(
             [setting, method, f"{statistics.mean(found):.2f} ± {_spread(found):.2f}"]
@@ -263,7 +148,7 @@ def verdict(results: Results) -> list[str]:
     from scipy import stats
 
     lines = []
-    for setting, method in itertools.product(SETTINGS, METHODS):
+    for setting, method in results:
         change = gains(results, setting, method)
         if method == BASELINE:
             continue
@@ -309,13 +194,21 @@ def report(config: DemoConfig, results: Results, plan: Any) -> str:
     figures.metric_curves(
         out / "accuracy.png",
         panels,
-        title=f"{noise_in_words(plan)}; "
-        f"mean and standard deviation over {config.seeds} seeds",
+        title=f"{noise_in_words(plan)}; mean and standard deviation over "
+        f"{config.seeds} seeds; shaded: what the table is about",
+        shaded=(max(0, config.rounds - demo_runs.PERIOD), config.rounds),
     )
-    lines = [terminal.table(HEADER, rows), "", *verdict(results), ""]
-    lines.append(f"{noise_in_words(plan)}: {plan.no_guarantee or 'guaranteed'}")
-    lines.append(f"table: {out / 'table.csv'}   picture: {out / 'accuracy.png'}")
-    lines.append(f"runs, with their privacy reports: {out / 'runs'}")
+    lines = [
+        terminal.table(HEADER, rows),
+        f"test accuracy: mean over the last {demo_runs.PERIOD} rounds, ± over seeds; "
+        f"UTA_inf: mean of the last {demo_runs.INFERENCE_K} checkpoints",
+        "",
+        f"{noise_in_words(plan)}: {plan.no_guarantee or 'guaranteed'}",
+        f"table: {out / 'table.csv'}   picture: {out / 'accuracy.png'}",
+        f"runs, with their privacy reports: {out / 'runs'}",
+        "",
+        *verdict(results),
+    ]
     return "\n".join(lines)
 
 
@@ -340,15 +233,18 @@ def main(values: flags.FlagValues) -> int:
     names = [field.name for field in dataclasses.fields(DemoConfig)]
     config = DemoConfig(**{name: values[name].value for name in names})
     store = prepared.ensure_store(
-        "synthetic", None, os.path.join(config.out, "data"), users=config.users
+        "synthetic",
+        None,
+        os.path.join(config.out, "data"),
+        users=config.users,
+        words=config.words,
     )
-    if values.only:
-        run_all(config, store, only=values.only)
+    if values.second_half:
+        run_jobs(config, store, halves(config)[1])
         return 0
     results, plan = run_in_two_processes(config, store)
-    print()
+    print(f"\n{time.monotonic() - started:.0f} s in all\n")
     print(report(config, results, plan))
-    print(f"{time.monotonic() - started:.0f} s in all")
     return 0
 
 
@@ -356,12 +252,16 @@ def define_flags(values: flags.FlagValues) -> None:
     """Defines a flag for each field of `DemoConfig`."""
     define = functools.partial(flag_fields.define_one, values)
     define("string", "out", "results/demo", "where everything goes")
+    text = f"with commas, of: {', '.join(demo_runs.SETTINGS)}"
+    define("string", "settings", DemoConfig.settings, text)
     define("integer", "seeds", DemoConfig.seeds, "seeds of each combination")
     define("integer", "rounds", DemoConfig.rounds, "rounds of each run")
     define("integer", "users", DemoConfig.users, "users in the embedded data")
+    define("integer", "words", DemoConfig.words, "different words in them")
     text = "ε that the noise is made for (known seeds)"
     define("float", "epsilon", DemoConfig.epsilon, text)
-    define("enum", "only", "", ["", *TRAININGS], "train these runs, report nothing")
+    text = "train the second half of the runs, report nothing"
+    define("boolean", "second_half", False, text)
 
 
 def entry_point() -> None:

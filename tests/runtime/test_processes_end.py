@@ -150,7 +150,7 @@ def test_the_thread_that_starts_a_program_may_end_before_it():
 DEMO = """
 import os, signal, sys
 from stackoverflow import demo
-with demo.second_process(demo.DemoConfig(out=sys.argv[1]), "UTA_tr") as other:
+with demo.second_process(demo.DemoConfig(out=sys.argv[1])) as other:
     print(other.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -32,6 +32,7 @@ def metric_curves(
     *,
     y_label: str = "",
     title: str = "",
+    shaded: tuple[float, float] | None = None,
 ) -> None:
     """Draws a panel for each setting: means as lines, one standard deviation as bands.
 
@@ -41,6 +42,7 @@ def metric_curves(
       metric: What is shown.
       y_label: What to call it; 'validation' and its name if not given.
       title: Above the whole picture.
+      shaded: From which round to which the background is shaded.
 
     Example:
       >>> curve = Curve([1, 2], [[0.1, 0.2], [0.1, 0.3]])
@@ -64,6 +66,8 @@ def metric_curves(
             axis.fill_between(
                 curve.rounds, low, high, color=colour, alpha=0.2, linewidth=0
             )
+        if shaded is not None:
+            axis.axvspan(*shaded, color="black", alpha=0.06, linewidth=0)
         axis.set_title(setting)
         axis.set_xlabel("round")
         axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
