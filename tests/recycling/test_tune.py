@@ -221,7 +221,7 @@ def test_a_search_with_failed_trials_goes_on_before_it_tests(
         json.loads((tmp_path / "choice.json").read_text())["choices"][0]["test"] is None
     )
     assert {row["test"] for row in read_csv(tmp_path / "trials.csv")} == {""}
-    assert "UTA_tr" in tune.reports.table([choice], StackOverflow.metrics[0])
+    assert "UTA_tr" in tune.tuning_report.table([choice], StackOverflow.metrics[0])
     log.clear()
     again = tune_training(config, fake_training(token_store, log))
     assert [c[-3] for c in log] == ["--k=5"]
