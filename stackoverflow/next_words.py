@@ -45,8 +45,7 @@ class NextWords:
     """Predicts with an exported model.
 
     Example:
-      >>> NextWords('models/uta')('how do i', count=1).words[0].word
-      'use'
+      NextWords('models/uta')('how do i', count=1).words[0].word
     """
 
     def __init__(self, folder: str | os.PathLike):

@@ -83,25 +83,25 @@ def test_interrupted_between_rounds(
 
 @pytest.mark.parametrize("group_users", [1, 3])
 def test_groups_of_users_resume_alike(
-    run, monkeypatch, tmp_path, make_config, unbroken, group_users
+    run, monkeypatch, tmp_path, make_task, unbroken, group_users
 ):
-    config, folder = make_config(group_users=group_users), tmp_path / "run"
+    config, folder = make_task(group_users=group_users), tmp_path / "run"
     run_until(run, monkeypatch, checkpoints.CheckpointStore, "save", 4, config, folder)
     with pytest.raises(
         run_folder.ConfigChangedError,
         match=rf"group_users: was {group_users}, is now 2",
     ):
-        run(make_config(group_users=2), folder)
+        run(make_task(group_users=2), folder)
     run(config, folder)
     assert contents(folder) == unbroken(config)[0]
 
 
 def test_how_users_are_grouped_changes_the_last_bits_at_most(
-    run, tmp_path, make_config
+    run, tmp_path, make_task
 ):
     def last_iterate(group_users):
         folder = tmp_path / str(group_users)
-        run(make_config(group_users=group_users), folder)
+        run(make_task(group_users=group_users), folder)
         store = checkpoints.CheckpointStore(folder / "checkpoints")
         return store.load(6, "iterate")
 

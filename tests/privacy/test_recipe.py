@@ -183,7 +183,7 @@ def test_the_schema_follows_from_what_is_given(given, schema):
         ({"mechanism": "magic"}, "mechanism must be one of identity, tree"),
         ({"mechanism": "blt", "completion": True}, "completion needs mechanism=tree"),
         ({"buffers": 0}, "buffers must be at least 1"),
-        ({"clip_norm": float("nan")}, "clip_norm must not be negative; got nan"),
+        ({"clip_norm": float("nan")}, "clip_norm must be at least 0; got nan"),
         ({"per_node_multiplier": 1.0}, "exactly one of noise_multiplier, per_node_m"),
         ({"noise_multiplier": None}, "got none"),
         ({"delta": 1.0}, "delta must be strictly between 0 and 1"),

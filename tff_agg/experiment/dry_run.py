@@ -142,7 +142,7 @@ def duration(seconds: float) -> str:
 
     Example:
       >>> duration(59.4), duration(3700), duration(200000)
-      ('59 s', '1 h 2 min', '2 d 8 h')
+      ('59 s', '1 h 1 min', '2 d 7 h')
     """
     whole = round(seconds)
     for (unit, size), (below, step) in (

@@ -79,9 +79,7 @@ class ExportedModel:
       facts: What model.json says.
 
     Example:
-      >>> exported = ExportedModel.open('models/uta')
-      >>> exported.facts['aggregate']
-      'uta:100'
+      ExportedModel.open('models/uta').facts['aggregate']  # 'uta:100'
     """
 
     folder: pathlib.Path

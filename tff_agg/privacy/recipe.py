@@ -260,12 +260,13 @@ class PrivacyRecipe:
         """Whether anybody could subtract the noise; a run may have such a seed."""
         return False
 
-    def build_plan(self, releases: Sequence[Release] = ()) -> Plan:
+    def build_plan(self, releases: Sequence[Release] = (), **more: Any) -> Plan:
         """Returns the privacy plan; finds the noise where ε was given.
 
         Args:
           releases: What was released about the users before training, such as a
             vocabulary.
+          **more: Further arguments of `Plan` that no setting decides, such as claims.
         """
         name = next(name for name in NOISES if getattr(self, name) is not None)
         return NOISES[name](
@@ -278,6 +279,7 @@ class PrivacyRecipe:
             delta=self.delta,
             releases=tuple(releases),
             noise_seed_is_known=self.noise_seed_is_known,
+            **more,
         )
 
 
