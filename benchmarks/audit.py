@@ -20,16 +20,33 @@ from scipy.stats import binomtest
 from tff_agg import averaging, noise, privacy
 from tff_agg.audit import canaries, exposure, findings, simulation, threats
 
-_ROUNDS = flags.DEFINE_integer("rounds", 64, "Rounds of a run.")
-_CANARIES = flags.DEFINE_integer("canaries", 4000, "Canaries of a run.")
-_MULTIPLIER = flags.DEFINE_float("noise_multiplier", 1.0, "Noise over sensitivity.")
-_MOMENTUM = flags.DEFINE_float("momentum", 0.9, "The server's momentum.")
-_WINDOW = flags.DEFINE_integer("window", 16, "Checkpoints of UTA and OPA.")
-_SEED = flags.DEFINE_integer("seed", 0, "For directions, coins and noise.")
-_FALSE_ALARMS = flags.DEFINE_integer(
-    "false_alarms", 0, "Audit so many sound runs of 400 canaries instead."
+# Flags of its own: tests import this module beside others that have some.
+_FLAGS = flags.FlagValues()
+_ROUNDS = flags.DEFINE_integer("rounds", 64, "Rounds of a run.", flag_values=_FLAGS)
+_CANARIES = flags.DEFINE_integer(
+    "canaries", 4000, "Canaries of a run.", flag_values=_FLAGS
 )
-_OUT = flags.DEFINE_string("out", "results/audit", "Folder for the JSON.")
+_MULTIPLIER = flags.DEFINE_float(
+    "noise_multiplier", 1.0, "Noise over sensitivity.", flag_values=_FLAGS
+)
+_MOMENTUM = flags.DEFINE_float(
+    "momentum", 0.9, "The server's momentum.", flag_values=_FLAGS
+)
+_WINDOW = flags.DEFINE_integer(
+    "window", 16, "Checkpoints of UTA and OPA.", flag_values=_FLAGS
+)
+_SEED = flags.DEFINE_integer(
+    "seed", 0, "For directions, coins and noise.", flag_values=_FLAGS
+)
+_FALSE_ALARMS = flags.DEFINE_integer(
+    "false_alarms",
+    0,
+    "Audit so many sound runs of 400 canaries instead.",
+    flag_values=_FLAGS,
+)
+_OUT = flags.DEFINE_string(
+    "out", "results/audit", "Folder for the JSON.", flag_values=_FLAGS
+)
 
 
 def mechanisms(n: int) -> dict[str, noise.Mechanism]:
@@ -148,4 +165,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=_FLAGS)

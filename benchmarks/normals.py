@@ -21,9 +21,15 @@ from absl import app, flags
 from tff_agg import noise
 from tff_agg.noise import normals
 
-_MULTIPLIER = flags.DEFINE_float("noise_multiplier", 0.341, "σ of the plan.")
-_ROUNDS = flags.DEFINE_integer("rounds", 2000, "Rounds of the run.")
-_OUT = flags.DEFINE_string("out", "results/normals", "Folder for the JSON.")
+# Flags of its own: tests import this module beside others that have some.
+_FLAGS = flags.FlagValues()
+_MULTIPLIER = flags.DEFINE_float(
+    "noise_multiplier", 0.341, "σ of the plan.", flag_values=_FLAGS
+)
+_ROUNDS = flags.DEFINE_integer("rounds", 2000, "Rounds of the run.", flag_values=_FLAGS)
+_OUT = flags.DEFINE_string(
+    "out", "results/normals", "Folder for the JSON.", flag_values=_FLAGS
+)
 
 # The uniforms of TensorFlow's own normals are at least 1e-7.
 TENSORFLOW_BOUND = math.sqrt(-2 * math.log(1e-7))
@@ -135,4 +141,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=_FLAGS)

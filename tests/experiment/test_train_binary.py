@@ -111,6 +111,6 @@ def test_errors_are_one_message_without_a_traceback(token_store, tmp_path, finis
 def test_bad_flags_are_told_before_anything_is_written(token_store, tmp_path):
     bad = run(token_store, tmp_path / "run", "--noise_multiplier=1")
     assert bad.returncode == 2
-    assert "exactly one of noise_multiplier and epsilon" in bad.stderr
+    assert "exactly one of noise_multiplier" in bad.stderr
     assert "Traceback" not in bad.stderr
     assert not (tmp_path / "run").exists()

@@ -5,6 +5,7 @@ import collections
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from tff_agg import averaging, checkpoints, noise, privacy
 from tff_agg.experiment import identity as identities
@@ -127,7 +128,7 @@ def released(folder):
     """Returns the weights of all stored rounds."""
     store = store_of(folder)
     return {
-        (name, t): [x.tobytes() for x in value]
+        (name, t): [x.tobytes() for x in tree.flatten(value)]
         for name in ("iterate", "aggregate")
         for t, value in store.iterate(name)
     }

@@ -179,4 +179,4 @@ def test_the_program_warns_of_a_delta_of_one_user_on_stderr():
 def test_the_program_names_what_is_wrong_on_stderr():
     done = command("--mechanism=tree", "--noise_multiplier=-2")
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("error: noise_multiplier must not be")
+    assert done.stderr.startswith("error: noise_multiplier must be at least 0")
