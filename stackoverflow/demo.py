@@ -191,12 +191,14 @@ def report(config: DemoConfig, results: Results, plan: Any) -> str:
     for (setting, method), found in results.items():
         curve = figures.Curve(found[0].rounds, [r.validation for r in found])
         panels.setdefault(setting, {})[method] = curve
+    best = max(max(c.validation) for curves in results.values() for c in curves)
     figures.metric_curves(
         out / "accuracy.png",
         panels,
         title=f"{noise_in_words(plan)}; mean and standard deviation over "
         f"{config.seeds} seeds; shaded: what the table is about",
         shaded=(max(0, config.rounds - demo_runs.PERIOD), config.rounds),
+        bottom=100 * best / 2,  # the climb is not what it is about
     )
     lines = [
         terminal.table(HEADER, rows),

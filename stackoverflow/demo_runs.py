@@ -29,8 +29,8 @@ _SCHEDULE_FREE = {
 # 'for UTA_inf' is the baseline again, chosen by what UTA_inf makes of its checkpoints.
 TRAININGS: Mapping[str, dict[str, dict[str, Any]]] = {
     "original": {
-        "baseline": _LAST | {"server_momentum": 0.9, "server_learning_rate": 0.25},
-        "for UTA_inf": _LAST | {"server_momentum": 0.9, "server_learning_rate": 0.5},
+        "baseline": _LAST | {"server_momentum": 0.95, "server_learning_rate": 0.125},
+        "for UTA_inf": _LAST | {"server_momentum": 0.95, "server_learning_rate": 0.25},
         "schedule-free": _SCHEDULE_FREE | {"server_learning_rate": 4.0, "gamma": 6.0},
     },
     "periodic shift": {

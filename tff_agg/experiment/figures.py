@@ -33,6 +33,7 @@ def metric_curves(
     y_label: str = "",
     title: str = "",
     shaded: tuple[float, float] | None = None,
+    bottom: float | None = None,
 ) -> None:
     """Draws a panel for each setting: means as lines, one standard deviation as bands.
 
@@ -43,6 +44,7 @@ def metric_curves(
       y_label: What to call it; 'validation' and its name if not given.
       title: Above the whole picture.
       shaded: From which round to which the background is shaded.
+      bottom: Where the y axis begins; by default where the values do.
 
     Example:
       >>> curve = Curve([1, 2], [[0.1, 0.2], [0.1, 0.3]])
@@ -72,6 +74,8 @@ def metric_curves(
         axis.set_xlabel("round")
         axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
+    if bottom is not None:
+        axes[0].set_ylim(bottom=bottom)
     axes[0].set_ylabel(y_label or f"validation {metric.label}")
     place = "lower right" if metric.higher_is_better else "upper right"
     axes[-1].legend(frameon=False, loc=place)
