@@ -7,14 +7,13 @@ compressed: they are split into planes (all first bytes of the items, all second
 weights repeat and shrink well; their mantissas are noise and are copied as they are.
 """
 
-import concurrent.futures
 import contextlib
 import hashlib
 import itertools
 import os
 import pathlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,9 +27,6 @@ _SAMPLE_BYTES = 1 << 16
 _LEAST_BYTES = 1 << 12
 _LEAST_GAIN = 0.10
 _TEMPORARY = ".tmp-"
-# Files that wait for the disk together share its commits: with the ten to twenty small
-# arrays of a small model that takes a fifth of the time of one after the other.
-SYNCS_AT_ONCE = 8
 _counter = itertools.count()
 
 
@@ -104,22 +100,6 @@ def sync_file(path: pathlib.Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sync_files(paths: Sequence[pathlib.Path], at_once: int = SYNCS_AT_ONCE) -> None:
-    """Waits until the bytes of all these files are on the disk.
-
-    Args:
-      paths: The files.
-      at_once: How many threads wait; 1 goes through them in order.
-    """
-    if at_once == 1 or len(paths) < 2:
-        for path in paths:
-            sync_file(path)
-        return
-    with concurrent.futures.ThreadPoolExecutor(min(at_once, len(paths))) as pool:
-        for _ in pool.map(sync_file, paths):
-            pass  # raises what a thread has met
 
 
 def write_file(path: pathlib.Path, content: bytes) -> None:
@@ -253,11 +233,10 @@ class BlobFolder:
         parts = encode(array, self._compress)
         return write_temporary(self.folder, parts, sync=False), digest
 
-    def publish(
-        self, staged: list[tuple[pathlib.Path, str]], at_once: int = SYNCS_AT_ONCE
-    ) -> None:
-        """Makes staged files durable, so many at once, and visible under digests."""
-        sync_files([temporary for temporary, _ in staged], at_once)
+    def publish(self, staged: list[tuple[pathlib.Path, str]]) -> None:
+        """Makes staged files durable and visible under their digests."""
+        for temporary, _ in staged:
+            sync_file(temporary)
         for temporary, digest in staged:
             os.replace(temporary, self.path(digest))
         if staged:

@@ -79,7 +79,6 @@ class CheckpointStore:
             does the newest round.
           compress: Whether arrays are compressed where it pays.
           threads: How many threads digest, compress and write the arrays of a save.
-            With 1, nothing is done at the same time as anything else.
         """
         self.folder = pathlib.Path(folder)
         self._manifests = self.folder / "manifests"
@@ -352,9 +351,7 @@ class CheckpointStore:
                 temporaries += [temporary for temporary, _ in staged]
                 for future in futures:
                     future.result()
-                # Waiting for the disk takes no core: more threads than for the work.
-                at_once = 1 if self._threads == 1 else blobs.SYNCS_AT_ONCE
-                self._blobs.publish(staged, at_once)
+                self._blobs.publish(staged)
                 self._put(number, manifest)
             except BaseException:
                 for temporary in temporaries:
