@@ -36,10 +36,9 @@ def _grid(names: str, *rows: tuple[Any, ...], **fixed: Any) -> list[dict[str, An
 
 
 _RATE = "server_momentum server_learning_rate"
-# Rates are a factor of two apart. A step from a mean of three checkpoints, or from an
-# average that takes half of the newest, moves half as far in the end: twice the rate.
-_BESIDE_MOMENTUM = ((0.9, 0.5), (0.9, 1.0), (0.9, 2.0))
-_WITHOUT_MOMENTUM = ((0.0, 5.0), (0.0, 10.0), (0.0, 20.0))
+# Rates are a factor of two apart.
+_BESIDE_MOMENTUM = ((0.9, 0.25), (0.9, 0.5), (0.9, 1.0))
+_WITHOUT_MOMENTUM = ((0.0, 2.5), (0.0, 5.0), (0.0, 10.0))
 GRIDS: Mapping[str, list[dict[str, Any]]] = {
     "baseline": _grid(
         _RATE,

@@ -5,7 +5,6 @@ reads sees the old content or the new one, whenever the writer dies. A disk that
 reports only a number; here it gets the name of the file and what to do about it.
 """
 
-import concurrent.futures
 import contextlib
 import errno
 import os
@@ -160,25 +159,10 @@ def stage(
 
 
 def publish(
-    staged: Sequence[tuple[str, str | os.PathLike]],
-    *,
-    durable: bool = True,
-    at_once: int = 1,
+    staged: Sequence[tuple[str, str | os.PathLike]], *, durable: bool = True
 ) -> None:
-    """Gives staged files their names, in order; (temporary, path) each.
-
-    Args:
-      staged: The files.
-      durable: Whether to wait until they are on the disk.
-      at_once: How many threads wait. Files that wait together share the disk's commits:
-        with the ten to twenty small arrays of a small model that takes a fifth of the
-        time of one after the other.
-    """
-    if durable and at_once > 1 and len(staged) > 1:
-        with concurrent.futures.ThreadPoolExecutor(min(at_once, len(staged))) as pool:
-            for _ in pool.map(_sync, [temporary for temporary, _ in staged]):
-                pass  # raises what a thread has met
-    elif durable:
+    """Gives staged files their names, in order; (temporary, path) each."""
+    if durable:
         for temporary, _ in staged:
             _sync(temporary)
     for temporary, path in staged:

@@ -1,7 +1,6 @@
 """Kills, full disks and folders that cannot be written to."""
 
 import errno
-import itertools
 import os
 import random
 import resource
@@ -177,47 +176,6 @@ def test_a_failure_at_each_system_call_leaves_a_good_state(
         assert writer.rounds() == [4, 5]
         assert len(list((folder / "blobs").iterdir())) == 9
         assert len(list((folder / "manifests").iterdir())) == 2
-
-
-def test_every_array_is_on_the_disk_before_one_has_its_name(tmp_path, monkeypatch):
-    events = []
-    sync, replace = os.fsync, os.replace
-
-    def note_sync(descriptor):
-        sync(descriptor)
-        events.append(("on disk", os.readlink(f"/proc/self/fd/{descriptor}")))
-
-    def note_replace(source, target):
-        events.append(("named", os.fspath(source)))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", note_sync)
-    monkeypatch.setattr(os, "replace", note_replace)
-    CheckpointStore(tmp_path).save(0, {"x": [a for t in range(7) for a in expected(t)]})
-    named = [path for what, path in events if what == "named"]
-    arrays = [path for path in named if f"{os.sep}blobs{os.sep}" in path]
-    assert len(arrays) == 21
-    before = events[: events.index(("named", arrays[0]))]
-    assert {path for what, path in before if what == "on disk"} >= set(arrays)
-    assert "manifests" in named[-1], "the manifest comes last"
-
-
-def test_one_array_that_the_disk_refuses_stops_the_save(tmp_path, monkeypatch):
-    store = CheckpointStore(tmp_path)
-    store.save(0, {"x": expected(0)})
-    before = files(tmp_path)
-    count = itertools.count()
-    sync = os.fsync
-
-    def refuse_the_fifth(descriptor):
-        if next(count) == 4:
-            raise OSError(errno.EIO, "Input/output error")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", refuse_the_fifth)
-    with pytest.raises(checkpoints.StoreError):
-        store.save(1, {"x": [expected(t) for t in range(1, 6)]})
-    assert files(tmp_path) == before
 
 
 def test_a_full_disk_is_named_and_changes_nothing(tmp_path, monkeypatch):

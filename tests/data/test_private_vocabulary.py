@@ -14,7 +14,7 @@ from stackoverflow.data import encode, vocabulary, votes
 from stackoverflow.data.preparation import prepare_store
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
-from tff_agg.experiment import config as configs
+from stackoverflow.task import StackOverflowConfig
 from tff_agg.privacy import KeySelection, Release
 
 CAP = 3
@@ -231,7 +231,7 @@ def test_fewer_words_than_asked_for_are_told(tmp_path, caplog):
 
 def test_a_run_counts_the_vocabulary(tmp_path):
     spent = Release("vocabulary", 0.02, 1e-7, "noisy votes")
-    config = configs.TrainConfig(
+    config = StackOverflowConfig(
         store="x", rounds=8, clients_per_round=4, epsilon=8.0, mechanism="tree"
     )
     plan = config.build_plan([spent])

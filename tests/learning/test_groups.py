@@ -157,7 +157,7 @@ def test_a_user_with_nan_is_an_error_that_names_the_user(linear):
     users = _with_nan(_users((3, 6, 4)), 1)
     groups, data = _in_groups(users, model.input_spec, 2)
     names = [[("ada", "bob", "cy")[i] for i in group] for group in groups]
-    built = build()
+    built = build(on_non_finite="error")
     state = built.initialize()
     with (
         runtime.naming(round=3, client_ids=names),
@@ -196,7 +196,7 @@ def test_the_cohort_size_is_that_of_users(linear):
     built = build()
     _, data = _in_groups(_users((3, 1, 0, 2)), model.input_spec, 2)
     assert len(data) == 2
-    with pytest.raises(Exception, match=r"at most 3 clients; there were.*4"):
+    with pytest.raises(Exception, match="at most 3 clients per round"):
         built.next(built.initialize(), data)
     assert built.next(built.initialize(), [])[1]["aggregator"]["clients"] == 0
 

@@ -77,7 +77,6 @@ class CheckpointStore:
           keep_every: Rounds divisible by this stay too; where only this is given, so
             does the newest round.
           threads: How many threads digest, compress and write the arrays of a save.
-            With 1, nothing is done at the same time as anything else.
         """
         self.folder = pathlib.Path(folder)
         self._manifests = self.folder / "manifests"
@@ -315,8 +314,7 @@ class CheckpointStore:
                 temporaries += [temporary for temporary, _ in staged]
                 for future in futures:
                     future.result()
-                # Waiting for the disk takes no core: more threads than for the work.
-                files.publish(staged, at_once=1 if self._threads == 1 else 8)
+                files.publish(staged)
                 self._put(number, manifest)
             except BaseException:
                 for temporary in temporaries:
