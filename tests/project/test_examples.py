@@ -42,8 +42,9 @@ def modules_with_examples():
 
 
 @pytest.mark.parametrize("name", modules_with_examples())
-def test_examples_of(name, tmp_path):
+def test_examples_of(name, tmp_path, monkeypatch):
     """Runs them with an empty `folder`, the `plan` of the README and some modules."""
+    monkeypatch.chdir(tmp_path)  # what they write is not the checkout's
     module = importlib.import_module(name)
     given = GIVEN | {"folder": tmp_path}
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
