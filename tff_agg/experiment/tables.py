@@ -18,7 +18,7 @@ class RoundTable:
     back to what is whole and not later than a round.
 
     Example:
-      >>> table = RoundTable('run/metrics.csv', ['round', 'loss'])
+      >>> table = RoundTable('metrics.csv', ['round', 'loss'])
       >>> table.keep_until(0)
       >>> table.append({'round': 1, 'loss': 0.5})
     """
