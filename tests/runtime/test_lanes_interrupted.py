@@ -46,6 +46,14 @@ class Strike:
         signal.signal(self._number, self._before)
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_raises():
+    """Also where the tests were started with SIGINT ignored, as a background job is."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def strike_with():
     made = []
