@@ -118,7 +118,8 @@ def test_its_checkpoints_are_recycled_and_give_error_bars(folders, tmp_path):
             runs=tuple(folders), out=str(tmp_path), sizes=(2,), repeats=2, examples=100
         ),
     )
-    assert widths.independent.shape == (2, 1) and (widths.independent > 0).all()
+    independent = widths.widths.independent
+    assert independent.shape == (2, 1) and (independent > 0).all()
 
 
 def test_a_model_with_statistics_that_are_not_private_is_refused():

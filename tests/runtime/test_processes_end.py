@@ -34,7 +34,7 @@ def killed(program: str, *arguments: str) -> list[int]:
 
 POOL = """
 import os, signal, sys, psutil
-from stackoverflow import workers
+from stackoverflow.data import process_pool
 
 def die():
     family = psutil.Process().children(recursive=True)
@@ -45,7 +45,7 @@ def items():
     yield from range(int(sys.argv[1]))
     die()
 
-with workers.mapper(2) as run:
+with process_pool.mapper(2) as run:
     for done in run(abs, items()):
         if len(sys.argv) > 2:
             die()
@@ -162,7 +162,7 @@ def test_the_second_process_of_the_demo_ends(tmp_path):
 
 TRIAL = """
 import sys
-from stackoverflow import tune
+from tff_agg.experiment.drivers import tune
 child = '''
 import os, signal, time
 print(os.getpid(), flush=True)
