@@ -17,6 +17,7 @@ from typing import Any
 from absl import app, flags
 from scipy.stats import binomtest
 
+from benchmarks import own_flags
 from tff_agg import averaging, noise, privacy
 from tff_agg.audit import canaries, exposure, findings, simulation, threats
 
@@ -165,4 +166,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_FLAGS)
+    app.run(main, flags_parser=own_flags.parser(_FLAGS))

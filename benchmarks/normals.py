@@ -18,6 +18,7 @@ import scipy.optimize
 import scipy.stats
 from absl import app, flags
 
+from benchmarks import own_flags
 from tff_agg import noise
 from tff_agg.noise import normals
 
@@ -141,4 +142,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_FLAGS)
+    app.run(main, flags_parser=own_flags.parser(_FLAGS))

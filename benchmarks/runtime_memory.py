@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 from absl import app, flags
 
+from benchmarks import own_flags
 from tff_agg.runtime.quiet import quiet_tensorflow
 
 # Flags of its own: tests import this module beside others that have some.
@@ -132,4 +133,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_FLAGS)
+    app.run(main, flags_parser=own_flags.parser(_FLAGS))

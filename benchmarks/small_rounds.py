@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import turns
+from benchmarks import own_flags, turns
 
 # Flags of its own: tests import this module beside others that have some.
 _FLAGS = flags.FlagValues()
@@ -133,4 +133,4 @@ def _report(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_FLAGS)
+    app.run(main, flags_parser=own_flags.parser(_FLAGS))
