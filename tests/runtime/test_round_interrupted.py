@@ -15,6 +15,14 @@ CLIENTS = 60
 LANES = 3
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_raises():
+    """Also where the tests were started with SIGINT ignored, as a background job is."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def fed_avg():
     return examples.weighted_fed_avg()
