@@ -105,9 +105,9 @@ def test_a_killed_node_is_made_up_for_and_a_killed_driver_takes_its_lanes_along(
         victim = min(first)
         cluster.remove_node(node_of(victim), allow_graceful=False)
         (tmp_path / "node_killed").touch()
-        assert driver.stdout.readline() == "same bits\n", (
-            tmp_path / "stderr"
-        ).read_text()[-2000:]
+        # Ray tells of the node's death in between.
+        told = next((line for line in driver.stdout if line.endswith("bits\n")), "")
+        assert told == "same bits\n", (tmp_path / "stderr").read_text()[-2000:]
         assert_all_end([victim])
         # In the next round the lost lane has another process, on another node.
         second = wait_for(lambda: len(found := lanes_at_work()) == 2 and found)
