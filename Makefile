@@ -4,7 +4,7 @@ PY := .venv/bin/python
 CODE := tff_agg stackoverflow pds examples benchmarks tests tools
 # Two processes fit two cores; tests of one file stay together.
 LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
-PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile
+PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install install-gpu lock lint format test test-fast demo demo-full bench clean
 
