@@ -162,7 +162,7 @@ def train(
     else:
         # What the last process may have left undone.
         store.collect_garbage()
-        _drop_old_states(store, 1 if done == planned else _STATES)
+        _drop_old_states(store, last=done == planned)
     if on_start is not None:
         on_start(done, _past(history))
     if on_round is not None and 0 < done == history.last and done not in history.told:
@@ -193,7 +193,7 @@ def train(
         seconds = time.monotonic() - start
         record["seconds"] = round(seconds, 4)
         _commit(store, book, history, known or record, state, iterate, aggregate)
-        _drop_old_states(store, 1 if done == planned else _STATES)
+        _drop_old_states(store, last=done == planned)
         if on_round is not None and done not in history.told:
             report = Report(done, metrics, iterate, aggregate, seconds)
             book.add_told(done, on_round(report))
@@ -226,9 +226,14 @@ def _commit(
         book.add_round(record)
 
 
-def _drop_old_states(store: checkpoints.CheckpointStore, kept: int) -> None:
-    """Leaves the secret seed in the newest states only."""
-    store.discard(("state", "record"), keep_last=kept)
+def _drop_old_states(store: checkpoints.CheckpointStore, *, last: bool) -> None:
+    """Leaves the secret seed in the newest states only; after the last round in none.
+
+    Only then is there a wait: otherwise the next round makes it durable, or the next
+    process drops them again.
+    """
+    kept = 1 if last else _STATES
+    store.discard(("state", "record"), keep_last=kept, durable=last)
 
 
 def _past(history: History) -> list[Past]:

@@ -180,6 +180,9 @@ class Recorder:
                 self._tests.append(row)
         if self._events is not None:
             self._events.close()
+        for table in (self._metrics, self._timing, self._validation, self._tests):
+            if table is not None and table.path.exists():
+                table.sync()
         return self.tested()
 
     def end(self, iterate: Weights, aggregate: Weights) -> Outcome:
