@@ -104,7 +104,7 @@ class TextSource:
 
 def _sentences(row: dict[str, Any], where: str) -> Iterator[dict[str, str]]:
     """Yields the sentences of a row in the form of `SCHEMA`; quotes nothing of it."""
-    values = {name: row.get(name) for name in COLUMNS}
+    values: dict[str, Any] = {name: row.get(name) for name in COLUMNS}
     if isinstance(values["user"], int) and not isinstance(values["user"], bool):
         values["user"] = str(values["user"])
     for name, value in values.items():
