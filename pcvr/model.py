@@ -10,12 +10,13 @@ is the product of norms; of a table it is one row. No example's gradient is ever
 out, and the clipped sum comes from one product of matrices a layer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tff_agg.learning.per_example import ClippedSum, clip_factors
 
 from pcvr.features import Feature
 
@@ -57,14 +58,14 @@ class Sizes(NamedTuple):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The names and shapes of the weights."""
+        """The names and shapes of the weights, in the order of trees: by name."""
         found: dict[str, tuple[int, ...]] = {
             feature.table: (feature.buckets, self.embedding)
             for feature in self.features
         }
         for name, (inputs, outputs) in self.layers.items():
             found |= {_kernel(name): (inputs, outputs), _bias(name): (outputs,)}
-        return found
+        return dict(sorted(found.items()))
 
 
 def initial_weights(sizes: Sizes, seed: int) -> dict[str, np.ndarray]:
@@ -94,49 +95,57 @@ def losses(sizes: Sizes, weights: Weights, ids: jax.Array, labels: jax.Array):
 def clipped_sum(
     sizes: Sizes,
     weights: Weights,
-    ids: jax.Array,
-    labels: jax.Array,
-    present: jax.Array,
+    examples: Sequence[jax.Array],
+    counted: jax.Array,
     clip_norm: float,
-) -> tuple[Arrays, jax.Array]:
-    """Sums the examples' gradients, each clipped to a norm.
+) -> ClippedSum:
+    """Sums the examples' gradients, each clipped to a norm over all weights.
 
     Args:
       sizes: The model.
       weights: Where the gradients are taken.
-      ids: [examples, features].
-      labels: [examples].
-      present: [examples], 1 for an example, 0 for padding.
-      clip_norm: The largest L2 norm of one example's gradient over all weights.
-
-    Returns:
-      The sum by name of the weights, and [examples], the norms before clipping.
+      examples: [examples, features], the rows of the tables; [examples], the labels.
+      counted: [examples], which of them are there.
+      clip_norm: The largest norm that is left as it is.
     """
+    ids, labels = examples
 
-    def total(nudges: Arrays) -> tuple[jax.Array, Arrays]:
+    def total(nudges: Arrays) -> tuple[jax.Array, tuple[jax.Array, Arrays]]:
         found, inputs = _forward(sizes, weights, ids, nudges)
-        return _logistic(found, labels).sum(), inputs
+        each = _logistic(found, labels)
+        return each.sum(), (each, inputs)
 
     # An example's loss depends on its own row of nudges only, so the gradient of the
     # sum has each example's own output gradients as rows.
-    deltas, inputs = jax.grad(total, has_aux=True)(_no_nudges(sizes, len(ids)))
+    nothing = _no_nudges(sizes, len(ids))
+    deltas, (each, inputs) = jax.grad(total, has_aux=True)(nothing)
     squares = jnp.zeros(len(ids))
     for name, delta in deltas.items():
         # One more for the bias, whose input is 1; of a table one row is read.
         times = jnp.square(inputs[name]).sum(1) + 1 if name in inputs else 1
         squares += times * jnp.square(delta).sum(1)
-    norms = jnp.sqrt(squares)
-    factors = present * jnp.minimum(1.0, clip_norm / jnp.maximum(norms, 1e-30))
+    factors, totals = clip_factors(jnp.sqrt(squares), each, counted, clip_norm)
+    kept, factors = factors[:, None] > 0, factors[:, None]
+
+    def scaled(name: str) -> jax.Array:
+        # What is not finite would stay so when multiplied by zero.
+        return jnp.where(kept, factors * deltas[name], 0)
+
     sums = {}
     for place, feature in enumerate(sizes.features):
         table = jnp.zeros((feature.buckets, sizes.embedding))
-        scaled = factors[:, None] * deltas[feature.table]
-        sums[feature.table] = table.at[ids[:, place]].add(scaled)
+        sums[feature.table] = table.at[ids[:, place]].add(scaled(feature.table))
     for name in sizes.layers:
-        scaled = factors[:, None] * deltas[name]
-        sums[_kernel(name)] = inputs[name].T @ scaled
-        sums[_bias(name)] = scaled.sum(0)
-    return {name: sums[name] for name in sizes.shapes}, norms
+        of_outputs = scaled(name)
+        sums[_kernel(name)] = jnp.where(kept, inputs[name], 0).T @ of_outputs
+        sums[_bias(name)] = of_outputs.sum(0)
+    return totals({name: sums[name] for name in sizes.shapes})
+
+
+def example_bytes(sizes: Sizes) -> int:
+    """Returns what `clipped_sum` holds for one example: inputs and output gradients."""
+    dense = sum(inputs + 2 * outputs for inputs, outputs in sizes.layers.values())
+    return 4 * (dense + 2 * len(sizes.features) * sizes.embedding)
 
 
 def _forward(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tff_agg.learning.per_example import clipped_by_vmap
 
 from pcvr import auc, features, model
 from tff_agg.recycling.outputs import Predictions, aggregate_outputs
@@ -28,52 +29,65 @@ def batch():
     return weights, np.stack(columns, 1).astype(np.int32), labels
 
 
-def one_by_one(weights, ids, labels, present, clip_norm):
+def loss(weights, example):
+    """The loss of one example."""
+    ids, label = example
+    return model.losses(SIZES, weights, ids[None], label[None])[0]
+
+
+def one_by_one(weights, ids, labels, counted, clip_norm):
     """The plain way: every example's whole gradient, clipped, added up."""
-    gradient = jax.grad(lambda w, i, y: model.losses(SIZES, w, i[None], y[None])[0])
+    gradient = jax.jit(jax.grad(loss))
     sums = {name: np.zeros(np.shape(value)) for name, value in weights.items()}
-    norms = []
-    for i, y, there in zip(ids, labels, present, strict=True):
-        found = {
-            k: np.asarray(v, np.float64) for k, v in gradient(weights, i, y).items()
-        }
-        norms.append(math.sqrt(sum(float((v**2).sum()) for v in found.values())))
+    longer = 0
+    for i, y, there in zip(ids, labels, counted, strict=True):
+        found = jax.tree.map(np.float64, gradient(weights, [i, y]))
+        norm = math.sqrt(sum(float((v**2).sum()) for v in found.values()))
+        longer += bool(there) and norm > clip_norm
         for name, value in found.items():
-            sums[name] += there * min(1.0, clip_norm / norms[-1]) * value
-    return sums, np.array(norms)
+            sums[name] += there * min(1.0, clip_norm / norm) * value
+    return sums, longer
 
 
-@pytest.mark.parametrize("clip_norm", [0.3, 1e9])
+@pytest.mark.parametrize("clip_norm", [0.8, 1e9])
 def test_clipped_sum_is_that_of_a_loop_and_of_vmap(batch, clip_norm):
     weights, ids, labels = batch
-    present = (np.arange(len(labels)) % 5 > 0).astype(np.float32)
-    sums, norms = model.clipped_sum(SIZES, weights, ids, labels, present, clip_norm)
-    expected, lengths = one_by_one(weights, ids, labels, present, clip_norm)
-    assert list(sums) == list(SIZES.shapes)
-    np.testing.assert_allclose(norms, lengths, rtol=1e-5)
-    for name, value in sums.items():
+    counted = np.arange(len(labels)) % 5 > 0
+    arguments = (weights, [ids, labels], counted, clip_norm)
+    closed = model.clipped_sum(SIZES, *arguments)
+    plain = clipped_by_vmap(loss)(*arguments)
+    expected, longer = one_by_one(weights, ids, labels, counted, clip_norm)
+    assert list(closed.gradients) == list(SIZES.shapes)
+    assert closed.clipped == plain.clipped == longer
+    assert 0 < longer < counted.sum() or clip_norm == 1e9
+    assert closed.loss == pytest.approx(float(plain.loss), rel=1e-5)
+    for name, value in closed.gradients.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
-    each = jax.vmap(
-        jax.grad(lambda w, i, y: model.losses(SIZES, w, i[None], y[None])[0]),
-        (None, 0, 0),
-    )(weights, ids, labels)
-    squares = sum(jnp.square(g).reshape(len(ids), -1).sum(1) for g in each.values())
-    factors = present * jnp.minimum(1, clip_norm / jnp.sqrt(squares))
-    for name, value in sums.items():
-        plain = jnp.tensordot(factors, each[name], 1)
-        np.testing.assert_allclose(value, plain, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(plain.gradients[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_an_example_that_is_not_finite_counts_as_zeros(batch):
+    weights, ids, labels = batch
+    table = weights["table/ad/advert"].at[2].set(math.inf)
+    there = ids[:, 0] != 2
+    assert 0 < there.sum() < len(there)
+    every = np.ones(len(labels), bool)
+    broken = weights | {"table/ad/advert": table}
+    found = model.clipped_sum(SIZES, broken, [ids, labels], every, 1.0)
+    expected = model.clipped_sum(SIZES, weights, [ids, labels], there, 1.0)
+    assert found.non_finite == (~there).sum() and expected.non_finite == 0
+    for name, value in found.gradients.items():
+        np.testing.assert_allclose(value, expected.gradients[name], atol=1e-6)
 
 
 def test_no_array_of_the_clipped_sum_is_examples_by_table(batch):
     """Nothing grows with examples times rows of a table."""
     weights, ids, labels = batch
+    every = np.ones(len(labels), bool)
     made = jax.make_jaxpr(
-        lambda *a: model.clipped_sum(SIZES, *a, np.ones(len(labels)), 1.0)
-    )(weights, ids, labels)
-    widest = max(
-        SIZES.embedding * 2, *(outputs for _, outputs in SIZES.layers.values())
-    )
-    widest = max(widest, *(inputs for inputs, _ in SIZES.layers.values()))
+        lambda *given: model.clipped_sum(SIZES, *given, every, 1.0).gradients
+    )(weights, [ids, labels])
+    widest = max(max(sizes) for sizes in SIZES.layers.values())
     shapes = {v.aval.shape for e in made.eqns for v in e.outvars}
     of_examples = [shape for shape in shapes if len(labels) in shape]
     assert of_examples and all(math.prod(s) <= widest * 40 for s in of_examples)
