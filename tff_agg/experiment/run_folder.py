@@ -7,7 +7,6 @@ import pathlib
 import platform
 from typing import Any
 
-from pds import sampler
 from tff_agg import files, privacy
 from tff_agg.experiment import identity, ledger
 from tff_agg.experiment.task import Task
@@ -30,7 +29,8 @@ LOOKING_ON = (
 
 def places(task: Task) -> tuple[str, ...]:
     """Returns the fields of a configuration that may change between machines."""
-    return _PLACES if task.data_field is None else (task.data_field, *_PLACES)
+    found = tuple(name for name in _PLACES if hasattr(task.config, name))
+    return found if task.data_field is None else (task.data_field, *found)
 
 
 def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
@@ -67,8 +67,8 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
 def claim(
     folder: pathlib.Path,
     task: Task,
-    plan: privacy.Plan,
-    cohorts: sampler.Sampler,
+    plan: privacy.PrivacyPlan,
+    cohorts: Any,
 ) -> None:
     """Writes what the run is, or checks that it is this run's folder."""
     check(folder, task)
@@ -87,8 +87,8 @@ def claim(
 def write_report(
     folder: pathlib.Path,
     task: Task,
-    plan: privacy.Plan,
-    cohorts: sampler.Sampler,
+    plan: privacy.PrivacyPlan,
+    cohorts: Any,
     *,
     rounds_done: int | None,
 ) -> None:
