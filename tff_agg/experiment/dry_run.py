@@ -43,11 +43,14 @@ class Estimate(NamedTuple):
     @property
     def seconds(self) -> float:
         """The time of what is left; saving and the test are not in it."""
-        left = self.plan.rounds - self.done
-        if not left:
+        return self.seconds_for(self.plan.rounds - self.done, self.validations)
+
+    def seconds_for(self, rounds: int, validations: int) -> float:
+        """The time of so many rounds and validations of a run like this one."""
+        if not rounds:
             return 0.0
-        rounds = self.first_round + (left - 1) * self.later_round
-        return rounds + self.validations * self.validation
+        trained = self.first_round + (rounds - 1) * self.later_round
+        return trained + validations * self.validation
 
     def lines(self) -> list[list[str]]:
         """Returns it as rows of a table."""

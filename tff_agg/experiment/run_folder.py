@@ -39,7 +39,7 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
     Returns:
       What the folder's ledger says; None if it has none and shows no round.
     """
-    wanted = _identifying(task)
+    wanted = identifying(task)
     path = folder / "config.json"
     if path.exists():
         found = saved_config(folder)
@@ -79,7 +79,7 @@ def claim(
     for name, content in (
         ("environment.json", environment()),
         # Last: it marks the folder as taken.
-        ("config.json", _identifying(task) | here),
+        ("config.json", identifying(task) | here),
     ):
         files.write_text(folder / name, json.dumps(content, indent=2) + "\n")
 
@@ -106,7 +106,7 @@ def write_report(
     )
 
 
-def _identifying(task: Task) -> dict[str, Any]:
+def identifying(task: Task) -> dict[str, Any]:
     """Returns the configuration without what may change from machine to machine."""
     values = task.config.to_json() | {"data_fingerprint": task.fingerprint}
     return {name: value for name, value in values.items() if name not in places(task)}

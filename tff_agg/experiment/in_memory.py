@@ -1,0 +1,140 @@
+"""Runs of which nothing is kept but their scores: the candidates of a search.
+
+A candidate is trained in memory and judged on validation data, by what it broadcasts
+and by the means of its last iterates (UTA_inf). The scores are written to one file for
+each candidate, named after what identifies its run, so that a stopped search goes on.
+The test data are left alone.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_agg import files
+from tff_agg.experiment import run_folder
+from tff_agg.experiment.process_cache import ProcessCache, first_state
+from tff_agg.experiment.task import Task, Weights
+from tff_agg.recycling.metrics import Values
+
+# The name of what training broadcasts, among the models that are judged.
+BROADCAST = "broadcast"
+
+
+@dataclasses.dataclass(frozen=True)
+class Judging:
+    """By what a candidate is judged.
+
+    Attributes:
+      ks: How many of the last iterates UTA_inf averages.
+      rounds: The rounds whose models are scored; their mean is the score.
+    """
+
+    ks: tuple[int, ...]
+    rounds: tuple[int, ...]
+
+
+class Scored(NamedTuple):
+    """What a candidate has come to.
+
+    Attributes:
+      values: By the model ('broadcast', 'UTA_inf 100'), the metrics' means over the
+        judged rounds.
+      curve: (round, metrics) of what was broadcast, at every validation.
+    """
+
+    values: Mapping[str, Values]
+    curve: Sequence[tuple[int, Values]]
+
+
+def recycled(k: int) -> str:
+    """Names the mean of the last k iterates among the models that are judged."""
+    return f"UTA_inf {k}"
+
+
+def train(task: Task, cache: ProcessCache) -> Iterator[tuple[int, Weights, Weights]]:
+    """Yields (round, iterate, aggregate) of a run of which nothing is kept."""
+    from tff_agg import runtime
+    from tff_agg.experiment import cohorts
+    from tff_agg.learning import process as process_lib
+
+    config = task.config
+    plan = config.build_plan(task.releases())
+    members = cohorts.build_sampler(task)
+    plan.check_sampler(members)
+    read = cohorts.reader(task, members)
+    with cache.running(config):
+        process = cache.process(task, plan)
+        state = first_state(process, task)
+        for number in range(config.rounds):
+            clients = read(number)
+            with runtime.balancing_lanes(clients.costs):
+                state = process.next(state, list(clients.data)).state
+            both = (process_lib.iterate(state), process_lib.aggregate(state))
+            iterate, aggregate = (task.named([*map(np.asarray, w)]) for w in both)
+            yield number + 1, iterate, aggregate
+
+
+def score(task: Task, judging: Judging, cache: ProcessCache) -> Scored:
+    """Trains a candidate and scores it on the validation sample."""
+    from tff_agg.experiment import recording
+
+    config = task.config
+    validate = recording.Evaluation(task, "heldout", config.validation_examples)
+    tail: collections.deque[Weights] = collections.deque(maxlen=max(judging.ks))
+    found: dict[str, list[Values]] = {}
+    curve: list[tuple[int, Values]] = []
+    for number, iterate, aggregate in train(task, cache):
+        tail.append(iterate)
+        judged = number in judging.rounds
+        if not judged and number % config.evaluate_every:
+            continue
+        curve.append((number, validate(aggregate)["all"]))
+        if judged:
+            found.setdefault(BROADCAST, []).append(curve[-1][1])
+            for k in judging.ks:
+                mean = _mean(list(tail)[-k:])
+                found.setdefault(recycled(k), []).append(validate(mean)["all"])
+    values = {
+        model: {
+            metric.name: float(np.mean([one[metric.name] for one in several]))
+            for metric in task.metrics
+        }
+        for model, several in found.items()
+    }
+    return Scored(values, curve)
+
+
+def remembered(
+    task: Task, judging: Judging, folder: str | os.PathLike, cache: ProcessCache
+) -> Scored:
+    """Returns a candidate's scores, from the folder's file if it was scored before."""
+    path = score_file(task, folder)
+    how = json.loads(json.dumps(dataclasses.asdict(judging)))
+    if path.exists():
+        saved = json.loads(path.read_text())
+        if saved["judging"] == how:
+            return Scored(saved["values"], [(n, found) for n, found in saved["curve"]])
+    scored = score(task, judging, cache)
+    content = {"config": task.config.to_json(), "judging": how} | scored._asdict()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(path, json.dumps(content) + "\n")
+    return scored
+
+
+def score_file(task: Task, folder: str | os.PathLike) -> pathlib.Path:
+    """Returns the file that a candidate's scores are kept in."""
+    text = json.dumps(run_folder.identifying(task), sort_keys=True)
+    return (
+        pathlib.Path(folder) / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    )
+
+
+def _mean(tail: Sequence[Weights]) -> Weights:
+    return {name: np.mean([w[name] for w in tail], axis=0) for name in tail[0]}
