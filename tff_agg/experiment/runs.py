@@ -68,6 +68,12 @@ class Run:
             )
         return cls(folder, task, CheckpointStore(folder / "checkpoints"))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process, a run is opened there."""
+        field = self.task.data_field
+        data = field and getattr(self.task.config, field)
+        return Run.open, (type(self.task), self.folder, data)
+
     @property
     def config(self) -> RunConfig:
         """The configuration of the run."""

@@ -15,6 +15,7 @@ guarantee of the runs it looked at is in `tff_agg.privacy.searches`.
 """
 
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 from tff_agg import files
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling.metrics import ACCURACY, Metric
+from tff_agg.runtime import jobs
 
 _log = logging.getLogger(__name__)
 
@@ -216,6 +218,7 @@ def tune_training(
     journal: Journal,
     on_trial: Callable[[int, int, Candidate, float | None], None] | None = None,
     metric: Metric = ACCURACY,
+    spread: Callable[..., Iterable[jobs.Ended]] = jobs.spread,
 ) -> Choice:
     """Algorithm 2: trains with every (p, τ) and picks the best on validation data.
 
@@ -229,22 +232,32 @@ def tune_training(
         trial has succeeded or has failed for the second time; from then on the same
         search runs nothing and returns what it returned.
       journal: Where trials are recorded and found again.
-      on_trial: Called after each trial with its number, the size of the grid, the
-        candidate and its value (None if it failed).
+      on_trial: Called for each trial, those of earlier searches first, with its
+        number, the size of the grid, the candidate and its value (None if it failed).
       metric: What is tuned, with its direction.
+      spread: Runs trials, one after the other where not given: `jobs.spread` with
+        options of its own runs them side by side or on a cluster.
 
     Raises:
       RuntimeError: All trials failed.
     """
     if not grid:
         raise ValueError("grid is empty.")
-    closed = _is_closed(grid, journal, metric)
-    for number, candidate in enumerate(grid, 1):
-        if not closed and candidate not in journal.values("trial"):
-            _attempt(run, candidate, journal)
+
+    def tell(candidate: Candidate) -> None:
         if on_trial is not None:
             value = journal.values("trial").get(candidate)
-            on_trial(number, len(grid), candidate, value)
+            on_trial(grid.index(candidate) + 1, len(grid), candidate, value)
+
+    closed = _is_closed(grid, journal, metric)
+    done = journal.values("trial")
+    missing = [] if closed else [c for c in dict.fromkeys(grid) if c not in done]
+    for candidate in grid:
+        if candidate not in missing:
+            tell(candidate)
+    for ended in spread(functools.partial(_timed, run), missing):
+        _note(ended, missing[ended.position], journal)
+        tell(missing[ended.position])
     done = journal.values("trial")
     trials = [Trial(c, done[c]) for c in grid if c in done]
     failed = tuple((c, journal.failures(c)[-1]) for c in grid if c not in done)
@@ -274,21 +287,24 @@ def _is_closed(grid: Sequence[Candidate], journal: Journal, metric: Metric) -> b
     return pick(trials, metric).candidate in journal.values("test")
 
 
-def _attempt(
-    run: Callable[[Candidate], float], candidate: Candidate, journal: Journal
-) -> None:
-    """Runs a trial and records how it went."""
+def _timed(
+    run: Callable[[Candidate], float], candidate: Candidate
+) -> tuple[float, float]:
+    """Runs a trial; returns its value and its seconds."""
     start = time.monotonic()
-    try:
-        value = run(candidate)
-    except Exception as error:
+    return run(candidate), time.monotonic() - start
+
+
+def _note(ended: jobs.Ended, candidate: Candidate, journal: Journal) -> None:
+    """Records how a trial went."""
+    if (error := ended.error) is not None:
         _log.warning("The trial %s failed: %s", candidate, error)
         reason = f"{type(error).__name__}: {error}"
         journal.record(
             {"kind": "failed", "candidate": list(candidate), "error": reason}
         )
         return
-    seconds = time.monotonic() - start
+    value, seconds = ended.value
     _record(journal, "trial", candidate, value, seconds=round(seconds, 3))
 
 

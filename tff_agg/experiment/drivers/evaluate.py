@@ -22,6 +22,7 @@ from tff_agg.experiment import flag_fields, progress, run_folder, runs
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import inference
 from tff_agg.recycling.metrics import Metric
+from tff_agg.runtime import jobs
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ class EvaluateConfig:
       every: The rounds between two points of the curve.
       memory_budget: In bytes, for OPA and OMV.
       data: Where the data are, if they are not where the runs found them.
+      address: A Ray cluster to spread the runs over, which sees the same storage;
+        None: they are evaluated here, one after the other.
     """
 
     runs: tuple[str, ...]
@@ -57,6 +60,7 @@ class EvaluateConfig:
     every: int = 10
     memory_budget: int = 1 << 30
     data: str | None = None
+    address: str | None = None
 
     def __post_init__(self):
         if self.every < 1 or self.span < 0 or self.examples < 1:
@@ -93,43 +97,54 @@ def evaluate_runs(
     config: EvaluateConfig,
     on_progress: Progress | None = None,
 ) -> list[Row]:
-    """Evaluates all runs and returns one row for each method, parameter and round."""
+    """Evaluates all runs and returns one row for each method, parameter and round.
+
+    On a cluster (`config.address`) there is no progress to tell.
+    """
     opened = runs.open_runs(task_class, config.runs, config.data)
-    rows: list[Row] = []
-    for kind, members in runs.kinds(opened).items():
-        for run in members:
-            task, rounds = run.task, run.rounds(config.name)
-            wanted = curve_rounds(rounds, config.span, config.every)
-            warn_of_windows(run, rounds, wanted, config.grid)
-            sample = task.fixed_sample(config.split, config.examples)
-            scores = inference.evaluate(
-                run.loader(config.name),
-                rounds,
-                wanted,
-                applicable(task_class, config.grid),
-                score=run.scorer(config.split, config.examples),
-                judge=task.judge(),
-                predict=task.predictor(),
-                examples=task.flat_sample(sample),
-                classes=task.classes,
-                positions_per_example=task.positions_per_example,
-                memory_budget=config.memory_budget,
-                on_progress=on_progress,
-            )
-            rows += [
-                {
-                    "run": str(run.folder),
-                    "kind": kind,
-                    "seed": run.config.seed,
-                    "split": config.split,
-                    "method": score.method,
-                    "parameter": score.parameter,
-                    "round": score.round,
-                    **score.values,
-                }
-                for score in scores
-            ]
-    return rows
+    members = [(k, run) for k, found in runs.kinds(opened).items() for run in found]
+    told = on_progress if config.address is None else None
+    evaluate = functools.partial(_evaluate_run, config, told)
+    ended = sorted(jobs.spread(evaluate, members, address=config.address))
+    return [row for one in ended for row in one.result()]
+
+
+def _evaluate_run(
+    config: EvaluateConfig, on_progress: Progress | None, member: tuple[str, runs.Run]
+) -> list[Row]:
+    """Returns the rows of one run."""
+    kind, run = member
+    task, rounds = run.task, run.rounds(config.name)
+    wanted = curve_rounds(rounds, config.span, config.every)
+    warn_of_windows(run, rounds, wanted, config.grid)
+    sample = task.fixed_sample(config.split, config.examples)
+    scores = inference.evaluate(
+        run.loader(config.name),
+        rounds,
+        wanted,
+        applicable(type(task), config.grid),
+        score=run.scorer(config.split, config.examples),
+        judge=task.judge(),
+        predict=task.predictor(),
+        examples=task.flat_sample(sample),
+        classes=task.classes,
+        positions_per_example=task.positions_per_example,
+        memory_budget=config.memory_budget,
+        on_progress=on_progress,
+    )
+    return [
+        {
+            "run": str(run.folder),
+            "kind": kind,
+            "seed": run.config.seed,
+            "split": config.split,
+            "method": score.method,
+            "parameter": score.parameter,
+            "round": score.round,
+            **score.values,
+        }
+        for score in scores
+    ]
 
 
 def summarise(rows: Iterable[Row], metrics: Sequence[Metric]) -> list[Row]:
@@ -323,6 +338,7 @@ def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
     define("enum", "split", "heldout", list(SAMPLE_SEEDS), "the data")
     define("integer", "span", 0, "how many of the last rounds the curve covers")
     define("integer", "every", 10, "the rounds between two points of the curve")
+    define("string", "address", None, "a Ray cluster to spread the runs over")
     define_grid_flags(flag_values)
 
 
@@ -341,6 +357,7 @@ def config_from_flags(
         every=values.every,
         memory_budget=values.memory_mb << 20,
         data=data_from_flags(task_class, values),
+        address=values.address,
     )
 
 

@@ -24,6 +24,7 @@ from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
 from tff_agg.recycling.tuning import Candidate
+from tff_agg.runtime import jobs
 
 _OUTPUTS = ("OPA", "OMV")
 _TO_BE_CONTINUED = (
@@ -67,6 +68,10 @@ class TrainingConfig:
       train_flags: Flags of the binary `train` that all trials share.
       ema_convention: What β means, 'decay' or 'weight'.
       examples: The size of the validation and test samples.
+      at_once: How many trials run side by side.
+      address: A Ray cluster to spread them over, which sees the same storage; None:
+        they run here.
+      cpus_per_trial: How many CPUs of the cluster a trial takes.
     """
 
     out: str
@@ -76,6 +81,9 @@ class TrainingConfig:
     train_flags: tuple[str, ...] = ()
     ema_convention: str = "decay"
     examples: int = 10_000
+    at_once: int = 1
+    address: str | None = None
+    cpus_per_trial: float = 1
 
     def __post_init__(self):
         if self.averager not in ("uta", "ema"):
@@ -272,6 +280,12 @@ def tune_training(
         journal,
         tell,
         metric,
+        functools.partial(
+            jobs.spread,
+            at_once=config.at_once,
+            address=config.address,
+            cpus_per_job=config.cpus_per_trial,
+        ),
     )
     tuning_report.write(config.out, [choice], cost(), metric)
     return choice
@@ -293,6 +307,10 @@ def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
     define("list", "parameters", [], "training: k or β; the paper's if not given")
     define("list", "starts", ["0"], "training: the values of τ")
     define("string", "train_flags", "", "training: flags that all trials share")
+    define("integer", "at_once", 1, "training: trials side by side", 1)
+    text = "training: a Ray cluster to spread trials over; its machines see --out"
+    define("string", "address", None, text)
+    define("float", "cpus_per_trial", 1, "training: CPUs of the cluster for a trial")
     evaluate.define_grid_flags(flag_values)
 
 
@@ -327,6 +345,9 @@ def training_config_from_flags(values: flags.FlagValues) -> TrainingConfig:
         train_flags=tuple(shlex.split(values.train_flags)),
         ema_convention=values.ema_convention,
         examples=values.examples,
+        at_once=values.at_once,
+        address=values.address,
+        cpus_per_trial=values.cpus_per_trial,
     )
 
 

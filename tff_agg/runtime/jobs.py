@@ -1,0 +1,143 @@
+"""Independent jobs, side by side: in this process, or spread over a Ray cluster.
+
+A trial of a search, a run of a table, the evaluation of one run folder: such jobs know
+nothing of each other. `spread` runs them and hands back each result as it comes.
+"""
+
+import concurrent.futures
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Ended(NamedTuple):
+    """A job that has ended.
+
+    Attributes:
+      position: Where its item stands among the items.
+      value: What the function returned; None if it failed.
+      error: What it raised; None if it did not.
+    """
+
+    position: int
+    value: Any
+    error: Exception | None
+
+    def result(self) -> Any:
+        """Returns the value, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def spread(
+    function: Callable[[_T], Any],
+    items: Sequence[_T],
+    *,
+    at_once: int = 1,
+    address: str | None = None,
+    cpus_per_job: float = 1,
+) -> Iterator[Ended]:
+    """Calls a function with each item and yields results as they come.
+
+    On a cluster a job whose machine dies is begun again elsewhere, so it has to be one
+    that may: a training run is, which goes on where its folder stands. The folders must
+    be on storage that all machines see.
+
+    Args:
+      function: The job. For a cluster it must be picklable, as Ray pickles, and what
+        it imports must be installed on all machines.
+      items: One for each job.
+      at_once: How many run at the same time in this process, in threads; with 1, in
+        the calling thread and in order. A job that computes much in Python should
+        start a process (`tff_agg.processes.run`).
+      address: A Ray cluster to run on, as for `ray.init`; as many at a time as it has
+        room for. None: here.
+      cpus_per_job: How many CPUs of the cluster a job takes.
+
+    Yields:
+      An `Ended` for each item, in the order in which they end. An Exception of a job is
+      in it; the others go on. Ending the iteration early drops jobs that have not
+      begun; on a cluster it also ends those that have.
+
+    Example:
+      >>> sorted(ended.value for ended in spread(abs, [-3, 1], at_once=2))
+      [1, 3]
+    """
+    if at_once < 1:
+        raise ValueError(f"at_once={at_once!r} must be at least 1")
+    if address is not None:
+        yield from _on_ray(function, items, address, cpus_per_job)
+    elif at_once == 1:
+        for position, item in enumerate(items):
+            yield _ended(function, position, item)
+    else:
+        yield from _in_threads(function, items, at_once)
+
+
+def _ended(function: Callable[[_T], Any], position: int, item: _T) -> Ended:
+    try:
+        return Ended(position, function(item), None)
+    except Exception as error:
+        return Ended(position, None, error)
+
+
+def _in_threads(
+    function: Callable[[_T], Any], items: Sequence[_T], at_once: int
+) -> Iterator[Ended]:
+    threads = concurrent.futures.ThreadPoolExecutor(
+        at_once, thread_name_prefix="tff_agg-job"
+    )
+    try:
+        begun = [
+            threads.submit(_ended, function, position, item)
+            for position, item in enumerate(items)
+        ]
+        for done in concurrent.futures.as_completed(begun):
+            yield done.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def _on_ray(
+    function: Callable[[_T], Any],
+    items: Sequence[_T],
+    address: str,
+    cpus: float,
+) -> Iterator[Ended]:
+    from tff_agg.runtime import ray_session
+
+    with contextlib.closing(ray_session.RaySession(address)):
+        import ray
+
+        job: Any = ray.remote(num_cpus=cpus)(_portable)
+        shared = ray.put(function)
+        begun = {
+            job.remote(shared, position, item): position
+            for position, item in enumerate(items)
+        }
+        try:
+            while begun:
+                (done,), _ = ray.wait(list(begun))
+                position = begun.pop(done)
+                try:
+                    yield ray.get(done)
+                except ray.exceptions.RayError as error:
+                    yield Ended(position, None, error)
+        finally:
+            for left in begun:
+                ray.cancel(left, force=True)
+
+
+def _portable(function: Callable[[_T], Any], position: int, item: _T) -> Ended:
+    """Runs a job; an error that cannot be pickled is told in words."""
+    ended = _ended(function, position, item)
+    try:
+        pickle.loads(pickle.dumps(ended.error))
+    except Exception:
+        said = f"{type(ended.error).__name__}: {ended.error}"
+        return ended._replace(error=RuntimeError(said))
+    return ended
