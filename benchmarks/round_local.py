@@ -1,9 +1,11 @@
-"""Times rounds of the DP-FTRL process on the local runtime; prints one line of JSON.
+"""Times rounds of the DP-FTRL process; prints one line of JSON.
 
-`python -m benchmarks.round_time` runs this in a process of its own.
+`python -m benchmarks.round_time` and `python -m benchmarks.scale` run this in a process
+of its own.
 """
 
 import json
+import pathlib
 import resource
 import time
 
@@ -18,6 +20,16 @@ _WINDOW = flags.DEFINE_integer("window", 3, "UTA's k.")
 _LANES = flags.DEFINE_integer("lanes", None, "Lanes; as many as cores by default.")
 _INTRA = flags.DEFINE_integer("intra_op", 1, "Threads inside one operation.")
 _INTER = flags.DEFINE_integer("inter_op", None, "Operations at once; None: cores.")
+_RUNTIME = flags.DEFINE_enum("runtime", "local", ["local", "ray"], "Where lanes are.")
+_ADDRESS = flags.DEFINE_string("address", None, "A Ray cluster; None: started here.")
+_UNEVEN = flags.DEFINE_bool("uneven", False, "Clients of 1 to --sentences rows.")
+
+
+def loopback_bytes() -> int:
+    """Returns how many bytes the loopback interface has carried."""
+    lines = pathlib.Path("/proc/net/dev").read_text().splitlines()
+    (line,) = [line for line in lines if line.strip().startswith("lo:")]
+    return int(line.partition(":")[2].split()[0])
 
 
 def main(argv: list[str]) -> None:
@@ -31,9 +43,14 @@ def main(argv: list[str]) -> None:
     from stackoverflow.model import local_training, next_word
     from tff_agg import averaging, noise, privacy
     from tff_agg.learning import process
+    from tff_agg.runtime import lane_times
 
     task = workload.LARGE_LSTM
-    runtime.use("local", lanes=_LANES.value)
+    times = lane_times.LaneTimes()
+    options = {"address": _ADDRESS.value} if _RUNTIME.value == "ray" else {}
+    context = runtime.use(
+        _RUNTIME.value, lanes=_LANES.value, on_client=times, **options
+    )
     config = next_word.ModelConfig(
         vocab_size=task.ids - 4,
         embedding_size=task.width,
@@ -56,6 +73,10 @@ def main(argv: list[str]) -> None:
         server_momentum=0.9,
     )
     cohort = workload.sentences(task, _USERS.value, _SENTENCES.value)
+    if _UNEVEN.value:
+        drawn = np.random.default_rng(0).integers(1, _SENTENCES.value, len(cohort))
+        cohort = [rows[:n] for rows, n in zip(cohort, drawn, strict=True)]
+    costs = [len(rows) for rows in cohort]
     data = [tf.data.Dataset.from_tensors(rows.astype(np.int32)) for rows in cohort]
     idle = [
         tf.data.Dataset.from_tensors(rows[:0].astype(np.int32)) for rows in cohort[:1]
@@ -64,19 +85,24 @@ def main(argv: list[str]) -> None:
 
     def rounds(clients):
         nonlocal state
-        seconds, of_cpu = [], []
+        seconds, of_cpu, carried = [], [], []
         for _ in range(_ROUNDS.value):
+            before = loopback_bytes()
             start, cpu_start = time.perf_counter(), time.process_time()
-            state = training.next(state, clients).state
+            with runtime.balancing_lanes(costs if len(clients) > 1 else None):
+                state = training.next(state, clients).state
             # The first weights may be there before the last ones.
             tf.nest.map_structure(np.asarray, state.global_model_weights.trainable)
             seconds.append(time.perf_counter() - start)
             of_cpu.append(time.process_time() - cpu_start)
-        return seconds, of_cpu
+            carried.append(loopback_bytes() - before)
+        return seconds, of_cpu, carried
 
-    with_clients, cpu_with_clients = rounds(data)
+    with_clients, cpu_with_clients, carried = rounds(data)
+    lanes, traffic = times.table(), getattr(context, "traffic", None)
+    imbalance = times.imbalance()
     # One client without rows: what is left is the server's part.
-    server, cpu_server = rounds(idle)
+    server, cpu_server, _ = rounds(idle)
     print(
         json.dumps(
             {
@@ -84,6 +110,13 @@ def main(argv: list[str]) -> None:
                 "server": server,
                 "cpu_rounds": cpu_with_clients,
                 "cpu_server": cpu_server,
+                "lanes": [row._asdict() for row in lanes],
+                "imbalance": imbalance,
+                "traffic": traffic and traffic._asdict(),
+                "loopback_bytes": carried,
+                "model_bytes": sum(
+                    np.asarray(w).nbytes for w in state.global_model_weights.trainable
+                ),
                 "peak_memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 / 2**20,
             }

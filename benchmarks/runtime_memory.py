@@ -116,8 +116,7 @@ def main(argv: list[str]) -> None:
     for row in found[_WARM_UP.value - 1 :: step]:
         share = row["memory"] / reference - 1
         print(
-            f"{row['round']:>6} {row['clients']:>8} {row['megabytes']:>9.1f} "
-            f"{share:+.2%}"
+            f"{row['round']:>6} {row['clients']:>8} {row['memory']:>9.1f} {share:+.2%}"
         )
     worst = max(row["memory"] for row in found[_WARM_UP.value :]) / reference - 1
     out = pathlib.Path(_OUT.value)

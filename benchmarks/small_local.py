@@ -23,6 +23,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--always_group", action="store_true", help="whatever the rule says"
     )
+    parser.add_argument("--runtime", choices=("local", "ray"), default="local")
+    parser.add_argument("--lanes", type=int, help="as many as cores by default")
     return parser.parse_args()
 
 
@@ -35,7 +37,7 @@ def main() -> None:
 
     runtime.configure_threads()
     runtime.keep_memory()
-    runtime.use("local")
+    runtime.use(given.runtime, lanes=given.lanes)
     task = workload.TASKS[given.task]
     variants = (
         _next_word(task, given)

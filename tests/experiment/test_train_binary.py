@@ -10,8 +10,10 @@ import pytest
 
 from tests.experiment.run_contents import contents
 from tests.experiment.train_binary import FLAGS, ROOT, run
+from tests.runtime.process_ends import assert_all_end
 from tff_agg.experiment import tables
 from tff_agg.experiment.ledger import Ledger
+from tff_agg.runtime.lanes import usable_cores
 
 
 @pytest.mark.slow
@@ -60,9 +62,10 @@ def test_the_state_is_the_owners_alone(finished):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-# The binary as it is, killed before its n-th call that makes something durable.
+# The binary as it is, killed before its n-th call that makes something durable. It
+# prints its children first.
 KILLED = """
-import os, signal, sys
+import os, psutil, signal, sys
 from stackoverflow import train
 
 left, fsync = int(sys.argv.pop(1)), os.fsync
@@ -71,6 +74,8 @@ def dying(descriptor):
     global left
     left -= 1
     if not left:
+        print(*[child.pid for child in psutil.Process().children(recursive=True)])
+        sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
     fsync(descriptor)
 
@@ -96,6 +101,32 @@ def test_killed_again_and_again_it_comes_to_the_same_bits(
     done = Ledger(out).read()
     assert done is not None and 2 <= done.last < 8
     last = run(token_store, out)
+    assert last.returncode == 0, last.stderr
+    assert contents(out) == contents(finished[0])
+
+
+@pytest.mark.slow
+def test_begun_on_ray_and_killed_it_leaves_nothing_and_goes_on_here_to_the_same_bits(
+    finished, token_store, tmp_path
+):
+    out, lanes = tmp_path / "run", f"--lanes={usable_cores()}"
+    flags = [f"--store={token_store}", f"--out={out}", *FLAGS]
+    with open(tmp_path / "stdout", "w+") as shown:
+        process = subprocess.run(
+            [sys.executable, "-c", KILLED, "60", *flags, "--runtime=ray", lanes],
+            cwd=ROOT,
+            stdout=shown,
+            stderr=subprocess.DEVNULL,
+        )
+        shown.seek(0)
+        family = [int(pid) for pid in shown.read().splitlines()[-1].split()]
+    assert process.returncode == -signal.SIGKILL
+    # Ray's own processes, and the lanes.
+    assert len(family) >= 3 + usable_cores()
+    assert_all_end(family)
+    done = Ledger(out).read()
+    assert done is not None and 2 <= done.last < 8
+    last = run(token_store, out, "--runtime=local", lanes)
     assert last.returncode == 0, last.stderr
     assert contents(out) == contents(finished[0])
 

@@ -205,6 +205,7 @@ def read(*given):
             "--bands=50: there are only 20 rounds to correlate",
         ),
         (["--runtime=worker", "--lanes=2"], "--lanes=2 needs runtime=local"),
+        (["--ray_address=auto"], "--ray_address=auto needs runtime=ray; it is local"),
         (["--keep_last=0", "--keep_every=5"], "--keep_every=5 needs keep_last"),
         (
             ["--k=3", "--pds_split=fixed"],

@@ -35,20 +35,20 @@ def test_lanes_run_on_the_devices_they_are_given():
         tf.config.set_logical_device_configuration(cpu, parts)
         from tests.runtime import runtime_examples as examples
         from tff_agg import runtime
-        from tff_agg.runtime import rounds
+        from tff_agg.runtime import lanes
 
         process = examples.weighted_fed_avg()
         data = examples.datasets(7)
         results, where = {}, {}
         for devices in (["CPU:0"], ["CPU:1", "CPU:2"]):
             sums = []
-            run = rounds.LanePool.run
+            run = lanes.LanePool.run
 
             def spy(self, *args):
                 sums.extend(found := run(self, *args))
                 return found
 
-            rounds.LanePool.run = spy
+            lanes.LanePool.run = spy
             runs = []
             with runtime.running_on(
                 "local", lanes=2, devices=devices, on_client=runs.append
@@ -57,7 +57,7 @@ def test_lanes_run_on_the_devices_they_are_given():
                 state = process.initialize()
                 sums.clear()
                 state, metrics = process.next(state, data)
-            rounds.LanePool.run = run
+            lanes.LanePool.run = run
             where[len(devices)] = [
                 sorted({t.device[-5:] for t in lane if t.dtype.is_floating})
                 for lane in sums

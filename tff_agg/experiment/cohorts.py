@@ -1,13 +1,15 @@
 """The clients of each round: who they are, and what they bring."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pds import sampler, schedule
 from tff_agg.experiment import identity, loop
 from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.task import Task
+from tff_agg.experiment.task import Client, Task
 from tff_agg.learning import grouping
+from tff_agg.runtime import LaneData, disclosure, lane_facts
 
 _SCHEDULES = {
     "linear": schedule.linear,
@@ -60,13 +62,54 @@ def build_sampler(task: Task) -> sampler.Sampler:
         ) from None
 
 
+class TaskSource:
+    """Reads clients' data in a lane, wherever that is: opens the task's data there.
+
+    Args:
+      task: The task. Its class and its configuration are what is sent.
+    """
+
+    def __init__(self, task: Task):
+        self._task: Task | None = task
+        self._made_of = type(task), task.config
+        self._expected = _data_and_code(task)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_task": None}
+
+    def __call__(self, members: Sequence[tuple[int, str, int]]) -> Any:
+        """Returns a client's data, given its users, each with group and round."""
+        if self._task is None:
+            task_class, config = self._made_of
+            task = task_class(config)
+            if _data_and_code(task) != self._expected:
+                raise disclosure.PlainRuntimeError(
+                    f"the data or the code of {task.package!r} are others on this "
+                    "lane's machine than where the run was started"
+                )
+            self._task = task
+        return _data(self._task, [self._task.client(*member) for member in members])
+
+
+def _data_and_code(task: Task) -> tuple[str, str]:
+    return task.fingerprint, lane_facts.sources_digest(task.package)
+
+
+def _data(task: Task, clients: Sequence[Client]) -> Any:
+    """Returns what the model trains on: one user's data, or those of a group."""
+    return task.dataset(*clients) if task.group_size == 1 else task.group(clients)
+
+
 def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]:
     """Returns the clients of a round with their data, a pure function of the round."""
     first = members.groups[0].name
+    # On a cluster lanes read for themselves; what is read here is for the ledger.
+    source = TaskSource(task) if task.config.runtime == "ray" else None
 
     def cohort(round_number: int) -> loop.Cohort:
         chosen = members.sample(round_number)
-        clients = [task.client(user, group, round_number) for user, group in chosen]
+        keys = [(user, group, round_number) for user, group in chosen]
+        clients = [task.client(*key) for key in keys]
         names = [client.name for client in clients]
         digest = hashlib.blake2b("\n".join(names).encode(), digest_size=6)
         facts = {
@@ -79,13 +122,19 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
         arrays = (array for client in clients for array in client.arrays)
         digest_of_data = identity.arrays_digest(arrays)
         costs = [client.examples for client in clients]
-        if task.group_size == 1:
-            data = [task.dataset(client) for client in clients]
-            return loop.Cohort(names, data, digest_of_data, costs, facts)
-        groups = grouping.form_groups(costs, task.group_size)
+        ids: list[Any] = names
+        groups = [[i] for i in range(len(names))]
+        if task.group_size > 1:
+            groups = grouping.form_groups(costs, task.group_size)
+            ids = [[names[i] for i in group] for group in groups]
         return loop.Cohort(
-            client_ids=[[names[i] for i in group] for group in groups],
-            data=[task.group([clients[i] for i in group]) for group in groups],
+            client_ids=ids,
+            data=[
+                _data(task, [clients[i] for i in group])
+                if source is None
+                else LaneData(source, [keys[i] for i in group])
+                for group in groups
+            ],
             digest=digest_of_data,
             costs=[sum(costs[i] for i in group) for group in groups],
             facts=facts,

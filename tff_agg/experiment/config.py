@@ -252,10 +252,24 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         in_process=False,
     )
     # Runtime.
-    runtime: str = described("local", "what runs the rounds", ("local", "worker"))
+    runtime: str = described(
+        "local", "what runs the rounds", ("local", "ray", "worker")
+    )
     lanes: int | None = described(
-        None, "local: lanes; not given: one per core or GPU", at_least=1,
-        only_with=("runtime", ("local",)),
+        None, "local and ray: lanes; not given: one per core or GPU", at_least=1,
+        only_with=("runtime", ("local", "ray")),
+    )  # fmt: skip
+    ray_address: str | None = described(
+        None, "ray: the cluster, 'host:port' or 'auto'; not given: this machine alone",
+        in_process=False, only_with=("runtime", ("ray",)),
+    )  # fmt: skip
+    cpus_per_lane: float = described(
+        1.0, "ray: CPUs of the cluster that a lane takes",
+        in_process=False, only_with=("runtime", ("ray",)),
+    )  # fmt: skip
+    gpus_per_lane: float = described(
+        0.0, "ray: GPUs of the cluster that a lane takes",
+        in_process=False, only_with=("runtime", ("ray",)),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -282,6 +296,17 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         if self.group_users is not None:
             return self.group_users
         return GROUP_USERS if num_parameters <= GROUP_PARAMETERS else 1
+
+    def runtime_options(self) -> dict[str, Any]:
+        """Returns the options of the runtime that it is created with."""
+        options: dict[str, Any] = {} if self.lanes is None else {"lanes": self.lanes}
+        if self.runtime == "ray":
+            options |= {
+                "address": self.ray_address,
+                "cpus_per_lane": self.cpus_per_lane,
+                "gpus_per_lane": self.gpus_per_lane,
+            }
+        return options
 
 
 # What stands in config.json besides, and what earlier versions had.

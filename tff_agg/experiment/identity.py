@@ -14,16 +14,16 @@ meaning: they may change between rounds, but not where a round is computed again
 import dataclasses
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
-import pathlib
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from tff_agg.runtime import lane_facts
 
 # Calibrated noise and optimised mechanisms differ in their last digits from one build
 # of the numerical libraries to the next; a difference up to this share is none.
@@ -210,34 +210,11 @@ def surroundings(packages: Sequence[str] = ("tff_agg",)) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": lane_facts.processor(),
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
         "threads_inside_operation": threads,
-        "runtime": type(context).__name__,
+        "runtime": getattr(context, "same_bits_as", type(context).__name__),
         "lanes": None if lanes is None else [lane.device for lane in lanes],
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "sources": {name: _sources_digest(name) for name in packages},
+        "sources": {name: lane_facts.sources_digest(name) for name in packages},
     }
-
-
-def _processor() -> str:
-    """Returns the processor's name: its instructions decide the order of sums."""
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
-    return (names[0] if names else platform.processor() or platform.machine()).strip()
-
-
-def _sources_digest(package: str) -> str:
-    """Returns a digest of a package's Python files."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise ValueError(f"packages: no package is called {package!r}")
-    root = pathlib.Path(next(iter(found.submodule_search_locations)))
-    digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()

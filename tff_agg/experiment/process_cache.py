@@ -6,7 +6,7 @@ the state, not into the computation.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tff_agg import privacy
@@ -17,14 +17,18 @@ from tff_agg.experiment.task import Task
 class ProcessCache:
     """Keeps processes and the runtimes that have compiled them.
 
+    Args:
+      on_client: Called with a `ClientRun` for each client, where the runtime can tell.
+
     Example:
       cache = ProcessCache()
       for seed in range(3):
           train.run(task_with(seed), f'runs/{seed}', cache=cache)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_client: Callable[[Any], None] | None = None) -> None:
         """Starts empty."""
+        self._on_client = on_client
         self._processes: dict[Any, Any] = {}
         self._contexts: dict[Any, Any] = {}
 
@@ -46,9 +50,11 @@ class ProcessCache:
 
         from tff_agg import runtime
 
-        key = (config.runtime, config.lanes)
+        options = config.runtime_options()
+        key = (config.runtime, *options.items())
         if key not in self._contexts:
-            options = {} if config.lanes is None else {"lanes": config.lanes}
+            if self._on_client is not None and config.runtime != "worker":
+                options["on_client"] = self._on_client
             self._contexts[key] = runtime.create(config.runtime, **options)
         with tff.framework.get_context_stack().install(self._contexts[key]):
             yield

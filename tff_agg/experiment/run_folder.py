@@ -19,7 +19,10 @@ class ConfigChangedError(RuntimeError):
 #: What may be there of a run that has released rounds.
 _TRACES = ("checkpoints", ledger.NAME, "metrics.csv", "validation.csv", "tensorboard")
 #: What may change from machine to machine, besides where the data lie.
-_PLACES = ("noise_cache", "runtime", "lanes")
+_PLACES = (
+    *("noise_cache", "runtime", "lanes"),
+    *("ray_address", "cpus_per_lane", "gpus_per_lane"),
+)
 #: What is done with released models, and changes nothing that is released.
 LOOKING_ON = (
     *("evaluate_every", "validation_examples", "test_examples"),

@@ -11,6 +11,7 @@ from tff_agg.experiment import progress
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.run_folder import ConfigChangedError
 from tff_agg.recycling.metrics import Metric
+from tff_agg.runtime import lane_times
 
 # What fits on the terminals of most.
 WIDTH = 100
@@ -68,6 +69,15 @@ def wrapped_table(
         first, *more = parts or [""]
         lines += [[*before, first], *([*[""] * len(before), part] for part in more)]
     return table(header, lines)
+
+
+def lane_table(rows: Sequence[lane_times.LaneTime]) -> str:
+    """Lays out how long each lane was at work; the shares show the imbalance."""
+    cells = [
+        [row.lane, row.clients, f"{row.seconds:.1f}", f"{100 * row.share:.0f}"]
+        for row in rows
+    ]
+    return table(["lane", "clients", "seconds", "% of the busiest"], cells)
 
 
 def plan_table(plan: Any) -> str:

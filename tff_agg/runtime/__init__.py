@@ -1,4 +1,4 @@
-"""Where TFF computations run: in this process, or in TFF's own worker.
+"""Where TFF computations run: in this process, on a cluster, or in TFF's own worker.
 
 Example:
   tff_agg.runtime.set_up_tensorflow()
@@ -18,6 +18,7 @@ from tff_agg.runtime.errors import (
     RuntimeUnsupportedError,
     naming,
 )
+from tff_agg.runtime.lane_data import LaneData
 from tff_agg.runtime.memory import keep_memory
 from tff_agg.runtime.tensorflow_setup import set_up_tensorflow
 from tff_agg.runtime.threads import configure_threads
@@ -27,6 +28,7 @@ __all__ = [
     "ClientDataError",
     "ClientError",
     "ComputationError",
+    "LaneData",
     "RuntimeUnsupportedError",
     "balancing_lanes",
     "configure_threads",
@@ -51,8 +53,18 @@ def _worker(**options: Any) -> Any:
     return create_worker_context(**options)
 
 
+def _ray(**options: Any) -> Any:
+    from tff_agg.runtime.cluster import RayContext
+
+    return RayContext(**options)
+
+
 #: What makes a TFF context, by the name given to `use` and `running_on`.
-RUNTIMES: dict[str, Callable[..., Any]] = {"local": _local, "worker": _worker}
+RUNTIMES: dict[str, Callable[..., Any]] = {
+    "local": _local,
+    "ray": _ray,
+    "worker": _worker,
+}
 
 
 def create(name: str, **options: Any) -> Any:
@@ -87,8 +99,9 @@ def use(name: str, **options: Any) -> Any:
     """Runs all TFF computations of this thread on the runtime `name` from now on.
 
     Args:
-      name: 'local', in this process, or 'worker', TFF's own worker process.
-      **options: What the runtime takes; see `LocalContext` and
+      name: 'local', in this process; 'ray', with lanes on a Ray cluster; or 'worker',
+        TFF's own worker process.
+      **options: What the runtime takes; see `LocalContext`, `RayContext` and
         `create_worker_context`.
 
     Returns:

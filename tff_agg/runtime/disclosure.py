@@ -25,6 +25,10 @@ class PlainTypeError(TypeError):
     """A value that is not of the type wanted; the message quotes nothing of it."""
 
 
+class PlainRuntimeError(RuntimeError):
+    """Something that is not as it should be; the message quotes no client's data."""
+
+
 def describe(
     cause: BaseException | str, graphs: Sequence[Any] = (), show_data: bool = False
 ) -> str:
@@ -46,7 +50,7 @@ def describe(
     if show_data:
         text = text.partition("\n\t [[")[0].partition(" [Op:")[0].strip()
         return f"{kind}: {text[:2000]}"
-    if isinstance(cause, PlainTypeError):
+    if isinstance(cause, PlainTypeError | PlainRuntimeError):
         return text
     found = _failed_node(text, graphs)
     if found is None:

@@ -6,21 +6,16 @@ of this process and calls them: clients side by side in lanes, the server's part
 Values stay where TensorFlow put them.
 """
 
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import tensorflow_federated as tff
-
-from tff_agg.runtime import disclosure, errors, private_api, rounds, values
+from tff_agg.runtime.lane_work import ClientForm, LocalLanes, Observer
 from tff_agg.runtime.lanes import LanePool, choose_lanes
-from tff_agg.runtime.placements import Arguments, contains_federated
-
-Call = Callable[[Any], Any]
+from tff_agg.runtime.mapreduce import MapReduceContext
 
 
-class LocalContext(tff.framework.SyncContext):
+class LocalContext(MapReduceContext):
     """Runs TFF computations in this process.
 
     Args:
@@ -44,15 +39,13 @@ class LocalContext(tff.framework.SyncContext):
         *,
         lanes: int | None = None,
         devices: Sequence[str] | None = None,
-        on_client: rounds.Observer | None = None,
+        on_client: Observer | None = None,
         show_data_in_errors: bool = False,
     ):
+        super().__init__(show_data_in_errors)
         self._pool = LanePool(choose_lanes(lanes, devices))
         weakref.finalize(self, self._pool.close)
         self._on_client = on_client
-        self._show_data = show_data_in_errors
-        self._compiled: dict[int, tuple[Any, Call]] = {}
-        self._lock = threading.Lock()
 
     @property
     def lanes(self) -> tuple[Any, ...]:
@@ -63,82 +56,6 @@ class LocalContext(tff.framework.SyncContext):
         """Ends the lanes' threads; another call would start new ones."""
         self._pool.close()
 
-    def invoke(self, comp: Any, arg: Any) -> Any:
-        """Runs `comp`; TFF calls this when a computation is called."""
-        return self._compile(comp)(arg)
-
-    def _compile(self, comp: Any) -> Call:
-        # Keyed by identity: hashing a computation serialises all of it. An entry goes
-        # when its computation does, so that throw-away processes cost nothing.
-        key = id(comp)
-        with self._lock:
-            known = self._compiled.get(key)
-            if known is not None and known[0]() is comp:
-                return known[1]
-            call = self._build(comp)
-            forget = self._compiled.pop
-            self._compiled[key] = (weakref.ref(comp, lambda _: forget(key, None)), call)
-            return call
-
-    def _build(self, comp: Any) -> Call:
-        signature = comp.type_signature
-        if contains_federated(signature.parameter, signature.result):
-            return _federated(comp, self._pool, self._on_client, self._show_data)
-        return _plain(comp, self._show_data)
-
-
-def _plain(comp: Any, show_data: bool) -> Call:
-    """Makes a call of a computation without placements."""
-    block, _ = tff.tensorflow.replace_intrinsics_with_bodies(comp.to_building_block())
-    try:
-        block = private_api.compile_local_computation_to_tensorflow(block)
-    except Exception as error:
-        raise _unsupported(comp, error) from error
-    stage = rounds.Stage(tff.framework.ConcreteComputation.from_building_block(block))
-    signature = comp.type_signature
-
-    def call(arg: Any) -> Any:
-        leaves = values.flatten(arg, signature.parameter) if arg is not None else []
-        results = rounds.run_stage("computation", stage, *leaves, show_data=show_data)
-        return values.unflatten([values.to_numpy(t) for t in results], signature.result)
-
-    return call
-
-
-def _federated(
-    comp: Any, pool: LanePool, observer: rounds.Observer | None, show_data: bool
-) -> Call:
-    """Makes a call of a computation with server and client values."""
-    signature = comp.type_signature
-    arguments = Arguments(signature)
-    try:
-        form = rounds.form_of(arguments.two_by_two(comp))
-    except Exception as error:
-        raise _unsupported(comp, error) from error
-    run = rounds.Round(form, pool, observer, show_data)
-    states = values.leaf_count(run.state_type)
-    # What goes round stays in TensorFlow; what is to be read is given as numbers.
-    makes_state = signature.parameter is None
-
-    def call(arg: Any) -> Any:
-        state, clients = arguments.split(arg)
-        results = run(values.flatten(state, run.state_type), clients)
-        kept, read = results[:states], results[states:]
-        if not arguments.is_iterative:
-            kept = []
-        if not makes_state:
-            read = [values.to_numpy(t) for t in read]
-        return values.unflatten([*kept, *read], signature.result)
-
-    return call
-
-
-def _unsupported(comp: Any, error: Exception) -> errors.RuntimeUnsupportedError:
-    # About the program: no data has been seen yet.
-    reason = disclosure.describe(error, show_data=True)
-    return errors.RuntimeUnsupportedError(
-        "the runtime 'local' runs computations that fit TFF's MapReduce form (one "
-        "broadcast, work on the clients, one aggregation, an update); this one, of "
-        f"type {comp.type_signature.compact_representation()}, does not: "
-        f"{reason}. Run it with tff_agg.runtime.use('worker')."
-    )
+    def _lanes_for(self, form: Any) -> LocalLanes:
+        client_form = ClientForm.of(form)
+        return LocalLanes(client_form, self._pool, self._on_client, self._show_data)

@@ -37,6 +37,7 @@ from tff_agg.experiment import (
 )
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
+from tff_agg.runtime import lane_times
 
 _log = logging.getLogger(__name__)
 
@@ -245,6 +246,13 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
             return _dry_run(task, values.out)
         ready = True
         # Closed before an error is reported, which would stand above it otherwise.
-        with contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar:
-            run(task, values.out, bar)
+        times = lane_times.LaneTimes()
+        with (
+            contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar,
+            contextlib.closing(process_cache.ProcessCache(times)) as cache,
+        ):
+            run(task, values.out, bar, cache=cache)
+    on_ray = isinstance(config, TrainConfig) and config.runtime == "ray"
+    if on_ray and len(rows := times.table()) > 1:
+        print(terminal.lane_table(rows))
     return 0

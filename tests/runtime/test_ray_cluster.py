@@ -1,0 +1,122 @@
+"""Several machines, here nodes of Ray on one: real kills of a node and a driver."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.runtime.process_ends import assert_all_end
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# Prints the lanes' processes, then waits inside a round, in both lanes, for a sign.
+# Prints whether the round came out as on local lanes; then begins one that never ends.
+DRIVER = """
+import os, pathlib, sys, time
+address, signs = sys.argv[1], pathlib.Path(sys.argv[2])
+from tff_agg import runtime
+runtime.set_up_tensorflow()
+import numpy as np, tensorflow as tf, tensorflow_federated as tff
+from tests.runtime import runtime_examples as examples
+
+def read(key):
+    # Each lane is known by its first client; it stays there until the node is killed.
+    position, wait_for = key
+    if wait_for:
+        (signs / f"in_{os.getpid()}").touch()
+        while not (signs / wait_for).exists():
+            time.sleep(0.05)
+    return examples.datasets(4)[position]
+
+def clients(wait_for):
+    return [runtime.LaneData(read, (i, wait_for)) for i in range(4)]
+
+process = examples.weighted_fed_avg()
+with runtime.running_on("local", lanes=2):
+    state = process.initialize()
+    expected = examples.weights(process.next(state, examples.datasets(4)).state)
+runtime.use("ray", address=address, lanes=2)
+found = process.next(state, clients("node_killed")).state
+same = [np.array_equal(*pair) for pair in zip(expected, examples.weights(found))]
+for sign in signs.glob("in_*"):
+    sign.unlink()
+print("same bits" if all(same) else "other bits", flush=True)
+process.next(state, clients("never"))
+"""
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_node_is_made_up_for_and_a_killed_driver_takes_its_lanes_along(
+    tmp_path,
+):
+    from ray import cluster_utils
+
+    store = {"object_store_memory": 100 << 20, "include_dashboard": False}
+    cluster = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, **store}
+    )
+    nodes = [
+        cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(3)
+    ]
+    family = [p.pid for p in psutil.Process().children(recursive=True)]
+
+    def lanes_at_work():
+        return {int(p.name[3:]) for p in tmp_path.glob("in_*")}
+
+    def node_of(pid):
+        raylets = {p.pid for p in psutil.Process(pid).parents()}
+        (found,) = [
+            node
+            for node in nodes
+            if node.all_processes["raylet"][0].process.pid in raylets
+        ]
+        return found
+
+    driver = None
+    try:
+        with open(tmp_path / "stderr", "w+") as stderr:
+            driver = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    DRIVER,
+                    cluster.address,
+                    tmp_path,
+                ],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        first = wait_for(lambda: len(found := lanes_at_work()) == 2 and found)
+        victim = min(first)
+        cluster.remove_node(node_of(victim), allow_graceful=False)
+        (tmp_path / "node_killed").touch()
+        assert driver.stdout.readline() == "same bits\n", (
+            tmp_path / "stderr"
+        ).read_text()[-2000:]
+        assert_all_end([victim])
+        # In the next round the lost lane has another process, on another node.
+        second = wait_for(lambda: len(found := lanes_at_work()) == 2 and found)
+        assert len(second - first) == 1 and victim not in second
+        os.kill(driver.pid, signal.SIGKILL)
+        assert driver.wait() == -signal.SIGKILL
+        assert_all_end(sorted(second))
+    finally:
+        if driver is not None and driver.poll() is None:
+            driver.kill()
+        cluster.shutdown()
+    assert_all_end(family)

@@ -1,0 +1,180 @@
+"""A lane in a process of its own: what runs in a Ray actor.
+
+Importing this module does not load TensorFlow: an actor sets it up first.
+"""
+
+import collections
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# Sources that a lane keeps open: data of training and of an evaluation, say.
+_SOURCES = 4
+
+
+class LaneSettings(NamedTuple):
+    """How a lane sets up TensorFlow.
+
+    Attributes:
+      facts: The server's `lane_facts`; a lane that differs refuses to work.
+      inter_op: Operations at the same time.
+      show_data: Whether errors may quote data.
+    """
+
+    facts: dict[str, Any]
+    inter_op: int
+    show_data: bool
+
+
+class SharedData(NamedTuple):
+    """A `LaneData` on its way.
+
+    Attributes:
+      source: A reference to the source, in a list, so that Ray leaves it alone.
+      key: The client.
+    """
+
+    source: list[Any]
+    key: Any
+
+
+class LaneSum(NamedTuple):
+    """What a lane returns.
+
+    Attributes:
+      total: The sum, as flat arrays.
+      seconds: Of each client, in order.
+    """
+
+    total: list[Any]
+    seconds: list[float]
+
+
+class _Stopped(Exception):
+    """The round was broken off."""
+
+
+class LaneActor:
+    """One lane: compiles computations and folds clients into a sum.
+
+    Args:
+      settings: How to set up.
+    """
+
+    def __init__(self, settings: LaneSettings):
+        facts = settings.facts
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if facts["onednn"] else "0"
+        from tff_agg.runtime import tensorflow_setup
+
+        threads = facts["threads_inside_operation"]
+        tensorflow_setup.set_up_tensorflow(intra_op=threads, inter_op=settings.inter_op)
+        from tff_agg.runtime import lane_facts, lanes
+
+        here = lane_facts.lane_facts()
+        if here != facts:
+            other = [
+                f"{k}: {here[k]} here, {facts[k]} there"
+                for k in facts
+                if here[k] != facts[k]
+            ]
+            raise RuntimeError(
+                "this lane is not what the process is that asked for it, and would "
+                f"compute other bits ({'; '.join(other)}); install the same versions"
+            )
+        self._show_data = settings.show_data
+        self._pool = lanes.LanePool(lanes.choose_lanes(1))
+        self._programs: dict[str, Any] = {}
+        self._sources: collections.OrderedDict[str, Any] = collections.OrderedDict()
+        self._one_at_a_time = threading.Lock()
+        self._ticket = self._stopped = -1
+        self._seconds: list[float] = []
+
+    def place(self) -> tuple[str, str, int]:
+        """Returns the lane's device, processor and process id."""
+        from tff_agg.runtime import lane_facts
+
+        return self._pool.lanes[0].device, lane_facts.processor(), os.getpid()
+
+    def fold(
+        self,
+        ticket: int,
+        program: list[Any],
+        broadcast: Sequence[Any],
+        clients: Sequence[Any],
+    ) -> Any:
+        """Adds up clients in order.
+
+        Args:
+          ticket: The number of the round among all rounds of the caller.
+          program: A reference to the protos of a `ClientForm`, in a list, so that it
+            is fetched only where it is not known.
+          broadcast: Flat arrays.
+          clients: What `transport.pack` has made, or `SharedData`.
+
+        Returns:
+          A `LaneSum`; or the `LaneFailure` of a client, with its place among those
+          given; or None if the round was stopped.
+        """
+        import tensorflow as tf
+
+        from tff_agg.runtime import lane_work, transport
+
+        with self._one_at_a_time:
+            self._ticket, self._seconds = ticket, []
+            if self._stopped >= ticket:
+                return None
+            lanes = self._lanes_of(program[0])
+            data = [
+                self._lane_data(client)
+                if isinstance(client, SharedData)
+                else transport.unpack(client, lanes.data_type)
+                for client in clients
+            ]
+            try:
+                tensors = [tf.convert_to_tensor(array) for array in broadcast]
+                (total,) = lanes.work(data, tensors)
+            except lane_work.LaneFailure as failure:
+                if self._stopped >= ticket:
+                    return None
+                return lane_work.LaneFailure(failure.position, failure.details)
+            return LaneSum([tensor.numpy() for tensor in total], self._seconds)
+
+    def stop(self, ticket: int) -> None:
+        """Ends the round of a number, and all before it, at its next client."""
+        self._stopped = max(self._stopped, ticket)
+
+    def forget(self, program: str) -> None:
+        """Drops a computation."""
+        self._programs.pop(program, None)
+
+    def _lanes_of(self, program: Any) -> Any:
+        key = program.hex()
+        if key not in self._programs:
+            import ray
+
+            from tff_agg.runtime import lane_work
+
+            form = lane_work.ClientForm.from_protos(ray.get(program))
+            self._programs[key] = lane_work.LocalLanes(
+                form, self._pool, self._note, self._show_data
+            )
+        return self._programs[key]
+
+    def _lane_data(self, client: SharedData) -> Any:
+        import ray
+
+        from tff_agg.runtime import lane_data
+
+        (reference,) = client.source
+        key = reference.hex()
+        if key not in self._sources:
+            self._sources[key] = ray.get(reference)
+            if len(self._sources) > _SOURCES:
+                self._sources.popitem(last=False)
+        return lane_data.LaneData(self._sources[key], client.key)
+
+    def _note(self, run: Any) -> None:
+        self._seconds.append(run.seconds)
+        if self._stopped >= self._ticket:
+            raise _Stopped

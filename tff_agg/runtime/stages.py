@@ -1,0 +1,66 @@
+"""Pieces of a computation, as functions of flat tensors."""
+
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tff_agg.runtime import disclosure, errors, graphs
+
+
+class Call(Protocol):
+    """A function of flat tensors that was made from graphs."""
+
+    graphs: list[Any]
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """Runs it."""
+
+
+class Stage:
+    """A TFF computation with a TensorFlow body, as a function of flat tensors."""
+
+    def __init__(self, computation: Any):
+        self.program = graphs.program_of(computation)
+        self.graphs = [self.program.graph_def]
+        # A process's `prepare` gets the whole state and reads only the model in it.
+        self._used = graphs.used_feeds(self.program)
+        self._resources = graphs.Resources(self.program)
+        specs = graphs.specs_of(self.program.parameter)
+        self._call = graphs.function(
+            self._body,
+            [specs[i] for i in self._used] + graphs.resource_specs(self.program),
+        )
+
+    def _body(self, *tensors: Any) -> list[Any]:
+        arguments: list[Any] = [None] * len(self.program.feeds)
+        for i, tensor in zip(self._used, tensors, strict=False):
+            arguments[i] = tensor
+        return graphs.embed(self.program, arguments, tensors[len(self._used) :])
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """Runs it on flat arguments."""
+        used = [tensors[i] for i in self._used]
+        return list(self._call(*used, *self._resources.handles))
+
+
+def need_no_resources(program: graphs.Program, stage: str) -> None:
+    """Refuses a stage with variables or tables where none can be given."""
+    if program.resources:
+        names = ", ".join(node.name for node in program.resources)
+        raise errors.RuntimeUnsupportedError(
+            f"the stage '{stage}' of this computation has variables or tables of its "
+            f"own ({names}), which lanes do not run; use "
+            "tff_agg.runtime.use('worker')"
+        )
+
+
+def run_stage(
+    name: str, call: Call, *tensors: Any, show_data: bool = False
+) -> list[Any]:
+    """Calls a server stage; an error of TensorFlow's says which one it was."""
+    try:
+        return call(*tensors)
+    except tf.errors.OpError as error:
+        cause = error
+    reason = disclosure.describe(cause, call.graphs, show_data)
+    raise errors.server_error(name, reason) from (cause if show_data else None)

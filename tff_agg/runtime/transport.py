@@ -1,0 +1,77 @@
+"""Clients' data on their way to another process."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_agg.runtime import graphs, values
+
+# DatasetToGraphV2's policy for datasets that depend on state outside of them.
+_FAIL = 2
+
+
+class DatasetGraph(NamedTuple):
+    """A dataset as the serialised graph that makes it."""
+
+    graph_def: bytes
+
+
+class DatasetElements(NamedTuple):
+    """A dataset as its elements, where its graph means something here only."""
+
+    elements: list[Any]
+
+
+def pack(leaves: Sequence[Any], type_spec: Any) -> list[Any]:
+    """Makes flat tensors, as `values.flatten` gives them, ready to be pickled.
+
+    A dataset that calls Python, or draws random numbers of its own, is read here.
+    """
+    types = graphs.leaf_types(type_spec)
+    return [_pack(leaf, t) for leaf, t in zip(leaves, types, strict=True)]
+
+
+def unpack(packed: Sequence[Any], type_spec: Any) -> list[Any]:
+    """Makes the flat tensors again."""
+    types = graphs.leaf_types(type_spec)
+    return [_unpack(leaf, t) for leaf, t in zip(packed, types, strict=True)]
+
+
+def size(packed: Sequence[Any]) -> int:
+    """Returns about how many bytes packed leaves are."""
+    total = 0
+    for leaf in packed:
+        if isinstance(leaf, DatasetGraph):
+            total += len(leaf.graph_def)
+        else:
+            parts = tf.nest.flatten(leaf)
+            total += sum(getattr(part, "nbytes", 8) for part in parts)
+    return total
+
+
+def _pack(leaf: Any, type_spec: Any) -> Any:
+    if not isinstance(type_spec, tff.SequenceType):
+        return leaf.numpy()
+    try:
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=leaf,
+            external_state_policy=_FAIL,
+            strip_device_assignment=True,
+        )
+        return DatasetGraph(graph.numpy())
+    except tf.errors.OpError:
+        spec = tff.types.structure_from_tensor_type_tree(
+            lambda t: tf.TensorSpec(t.shape, t.dtype), type_spec.element
+        )
+        dataset = tf.data.experimental.from_variant(leaf, spec)
+        return DatasetElements(list(dataset.as_numpy_iterator()))
+
+
+def _unpack(packed: Any, type_spec: Any) -> Any:
+    if isinstance(packed, DatasetGraph):
+        return tf.raw_ops.DatasetFromGraph(graph_def=packed.graph_def)
+    if isinstance(packed, DatasetElements):
+        return values.flatten(packed.elements, type_spec)[0]
+    return tf.convert_to_tensor(packed)
