@@ -1,7 +1,7 @@
 # Every target installs what it needs first. `make help` lists them.
 SHELL := /bin/sh
 PY := .venv/bin/python
-CODE := tff_agg stackoverflow pds examples benchmarks tests tools
+CODE := tff_agg stackoverflow pcvr pds examples benchmarks tests tools
 # Two processes fit two cores; tests of one file stay together.
 LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
 PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile --no-loadscope-reorder

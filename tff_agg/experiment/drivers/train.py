@@ -35,6 +35,7 @@ from tff_agg.experiment import (
     resume,
     run_folder,
 )
+from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
 from tff_agg.runtime import lane_times
