@@ -55,7 +55,9 @@ def with_store(config: ReproduceConfig) -> ReproduceConfig:
             "stackoverflow.prepare has written; only 'tiny' has embedded data"
         )
     folder = os.path.join(config.out, "data")
-    store = prepared.ensure_store("synthetic", None, folder, **sizes)
+    store = prepared.ensure_store(
+        "synthetic", None, folder, users=sizes["users"], words=sizes["words"]
+    )
     return dataclasses.replace(config, store=store)
 
 
