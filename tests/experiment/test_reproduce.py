@@ -71,7 +71,9 @@ def test_real_data_have_to_be_given():
         reproduce.with_store(config)
 
 
-@pytest.mark.parametrize("bad", [{"seeds": 0}, {"epsilons": ("3",)}])
+@pytest.mark.parametrize(
+    "bad", [{"seeds": 0}, {"epsilons": ("3",)}, {"trainings": ("UTA_tr",)}]
+)
 def test_what_cannot_be_is_refused(bad):
     good = {"table": "pds", "scale": "tiny", "seeds": 1, "store": "", "out": "x"}
     with pytest.raises(ValueError, match="must be"):
