@@ -64,7 +64,8 @@ def score(config: StackOverflowConfig, cache: Any) -> tuple[float, float]:
     """Trains a candidate; returns what it broadcasts and UTA_inf come to, in %."""
     k = demo_runs.INFERENCE_K
     judging = in_memory.Judging((k,), tuple(demo_runs.judged_rounds(config)))
-    found = in_memory.score(StackOverflow(config), judging, cache).values
+    task = StackOverflow(config)
+    found = in_memory.score(task, judging, in_memory.train(task, cache)).values
     models = (in_memory.BROADCAST, in_memory.recycled(k))
     broadcast, recycled = (100 * found[model]["accuracy"] for model in models)
     return broadcast, recycled

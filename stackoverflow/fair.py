@@ -11,8 +11,8 @@ paper's own settings.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from stackoverflow.paper_tables import SCALES, ReproduceConfig, Run
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg.experiment import in_memory, run_folder
 
+BROADCAST = in_memory.BROADCAST
 FIRST_SEED = 100  # the tables have 0, 1, 2, …
 METRIC = StackOverflow.metrics[0]
 BASELINE = "baseline"
@@ -36,7 +37,7 @@ ARMS: Mapping[str, dict[str, Any]] = {
 }
 NOISES: Mapping[str, str] = {"tree": "honaker", "BLT": "blt"}
 # (clip norm, server rate beside momentum 0.95). The paper's points are among them.
-GRID = ((0.3, 0.5), (0.3, 2.0), (1.0, 0.5))
+GRID = ((0.3, 0.5), (0.3, 1.0), (0.3, 2.0), (1.0, 0.5))
 
 
 class Point(NamedTuple):
@@ -55,10 +56,8 @@ class Point(NamedTuple):
     clip: float
     rate: float
 
-    @property
-    def kind(self) -> str:
-        """Its name in folders."""
-        return f"fair_{self.arm}_{self.noise}_clip{self.clip:g}_rate{self.rate:g}"
+    def __str__(self) -> str:
+        return f"{self.arm}, {self.noise}, clip {self.clip:g}, rate {self.rate:g}"
 
     def config(
         self, base: StackOverflowConfig, seed: int, **changes: Any
@@ -76,6 +75,14 @@ class Point(NamedTuple):
             * round((1 - momentum) / (1 - base.server_momentum)),
             **changes,
         )
+
+
+# The paper's recipe: what everything is compared with, first.
+PAPER = (
+    Point(BASELINE, "tree", 1.0, 0.5),
+    Point("UTA_tr", "tree", 0.3, 2.0),
+    Point("EMA_tr", "tree", 1.0, 0.5),
+)
 
 
 def points() -> list[Point]:
@@ -105,47 +112,16 @@ class Found(NamedTuple):
 
     Attributes:
       point: The point.
-      broadcast: Its value by the model that is broadcast.
-      recycled: Its value by UTA_inf, with the best k.
+      values: By the model ('broadcast', 'UTA_inf 100'), the metric on validation data.
     """
 
     point: Point
-    broadcast: float
-    recycled: float
+    values: Mapping[str, float]
 
-
-def search(
-    base: StackOverflowConfig, folder: pathlib.Path, scale: str, seeds: int = 1
-) -> list[Found]:
-    """Scores the whole grid on validation data; goes on where it was stopped."""
-    from tff_agg.experiment import process_cache
-
-    how = judging(scale, base.rounds)
-    found = []
-    for point in points():
-        scores = []
-        with contextlib.closing(process_cache.ProcessCache()) as cache:
-            for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-                task = candidate(point, base, seed)
-                scores.append(in_memory.remembered(task, how, folder, cache).values)
-        means = {
-            model: sum(one[model][METRIC.name] for one in scores) / len(scores)
-            for model in scores[0]
-        }
-        broadcast = means.pop(in_memory.BROADCAST)
-        found.append(Found(point, broadcast, max(means.values())))
-    return found
-
-
-def chosen(found: Sequence[Found]) -> dict[tuple[str, str, str], Point]:
-    """Returns the best point by (arm, noise, what it was chosen for)."""
-    best: dict[tuple[str, str, str], Found] = {}
-    for one in found:
-        for model in ("broadcast", "recycled"):
-            key = (one.point.arm, one.point.noise, model)
-            if key not in best or getattr(one, model) > getattr(best[key], model):
-                best[key] = one
-    return {key: one.point for key, one in best.items()}
+    def best(self, *, recycled: bool) -> str:
+        """Returns the best model: what is broadcast, or UTA_inf with the best k."""
+        names = [name for name in self.values if name != in_memory.BROADCAST]
+        return max(names, key=self.values.__getitem__) if recycled else BROADCAST
 
 
 class Line(NamedTuple):
@@ -154,69 +130,116 @@ class Line(NamedTuple):
     Attributes:
       point: Arm, noise, clip norm and rate.
       why: Why these: 'as published', or what they were chosen for.
-      recycled: Whether UTA_inf is judged, not the last model that was broadcast.
+      model: What is judged: what is broadcast, or UTA_inf.
     """
 
     point: Point
     why: str
-    recycled: bool
+    model: str
 
 
-# The paper's recipe: what everything is compared with, first.
-PAPER = (
-    Point(BASELINE, "tree", 1.0, 0.5),
-    Point("UTA_tr", "tree", 0.3, 2.0),
-    Point("EMA_tr", "tree", 1.0, 0.5),
-)
+def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
+    """Scores the whole grid on validation data; goes on where it was stopped."""
+    from tff_agg.experiment import process_cache
+
+    base = base_config(config, epsilon)
+    found = []
+    for point in points():
+        task = candidate(point, base)
+        with contextlib.closing(process_cache.ProcessCache()) as cache:
+            scored = in_memory.remembered(
+                task,
+                judging(config.scale, base.rounds),
+                config.results / "scores",
+                functools.partial(in_memory.train, task, cache),
+            )
+        values = {name: one[METRIC.name] for name, one in scored.values.items()}
+        found.append(Found(point, values))
+    return found
 
 
 def lines_of(found: Sequence[Found]) -> list[Line]:
-    """Returns the lines of the table: the paper's settings, then the chosen ones."""
+    """Returns the lines of the table: the paper's settings, then the chosen ones.
+
+    Every arm with its noise chooses twice: by what it broadcasts and by UTA_inf.
+    """
+    of = {one.point: one for one in found}
     lines = [
-        Line(point, "as published", recycled)
+        Line(point, "as published", of[point].best(recycled=recycled))
         for point in PAPER
         for recycled in (False, True)
     ]
-    for (_, _, model), point in chosen(found).items():
-        lines.append(Line(point, f"chosen by {model}", model == "recycled"))
-    return lines
+    for arm, noise in itertools.product(ARMS, NOISES):
+        own = [one for one in found if one.point[:2] == (arm, noise)]
+        for recycled in (False, True):
+            best = max(own, key=lambda one: one.values[one.best(recycled=recycled)])
+            model = best.best(recycled=recycled)
+            lines.append(Line(best.point, "chosen", model))
+    return list(dict.fromkeys(lines))
+
+
+def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.Scored]:
+    """Trains a point with every seed of the tables and scores it on test data, once.
+
+    The paper's settings are runs of the table 'stackoverflow', which are saved; of the
+    others nothing is kept but the scores.
+    """
+    from tff_agg.experiment import process_cache
+    from tff_agg.experiment.drivers import train
+
+    base = base_config(config, epsilon)
+    how = judging(config.scale, base.rounds)
+    how = dataclasses.replace(how, split="test")
+    found = []
+    with contextlib.closing(process_cache.ProcessCache()) as cache:
+        for seed in range(config.seeds):
+            if point in PAPER:
+                run = Run("stackoverflow", epsilon, point.arm, seed)
+                task, folder = config.task(run), config.folder(run)
+                train.run(task, folder, None, cache=cache)
+                models = functools.partial(in_memory.saved, StackOverflow, folder)
+            else:
+                task = candidate(point, base, seed)
+                models = functools.partial(in_memory.train, task, cache)
+            scores = config.results / "scores"
+            found.append(in_memory.remembered(task, how, scores, models))
+    return found
 
 
 def rows_of(
-    lines: Sequence[Line], tests: Mapping[Point, Any]
+    lines: Sequence[Line], tests: Mapping[Point, Sequence[in_memory.Scored]]
 ) -> tuple[list[str], list[list[str]]]:
     """Returns header and rows of the table; gains are over the first line."""
     from tff_agg.experiment import result_tables, seed_statistics
 
+    metrics = StackOverflow.metrics[:3]
     header = ["arm", "noise", "clip", "rate", "settings", "model"]
-    header += [f"test {METRIC.label}", "gain", "clear of the spread"]
-    rows, first = [], None
+    header += [f"test {metric.label}" for metric in metrics]
+    header += ["gain", "clear of the spread"]
+    rows: list[list[str]] = []
+    first: list[float] = []
     for line in lines:
-        method = "UTA_inf" if line.recycled else "last"
-        values = [one[METRIC.name] for one in tests[line.point].tests[method]]
+        scores = [one.values[line.model] for one in tests[line.point]]
+        values = [one[METRIC.name] for one in scores]
+        last = ["", ""]
+        if first:
+            gain = seed_statistics.gain(values, first)
+            verdict = {True: "yes", False: "no", None: "too few seeds"}[gain.clear]
+            last = [f"{100 * gain.relative:+.1f} %", verdict]
         first = first or values
-        gain = seed_statistics.gain(values, first)
-        model = str(tests[line.point].chosen[method]) if line.recycled else "broadcast"
-        cells = [line.point.arm, line.point.noise, line.point.clip, line.point.rate]
-        verdict = {True: "yes", False: "no", None: "too few seeds"}[gain.clear]
         rows.append(
             [
-                *map(str, cells),
+                *map(str, line.point),
                 line.why,
-                model,
-                result_tables.shown(values, METRIC),
-                "" if values is first else f"{100 * gain.relative:+.1f} %",
-                "" if values is first else verdict,
+                line.model,
+                *(
+                    result_tables.shown([one[metric.name] for one in scores], metric)
+                    for metric in metrics
+                ),
+                *last,
             ]
         )
     return header, rows
-
-
-def folder_of(point: Point, seed: int, epsilon: str) -> str:
-    """Returns the name of a run's folder; the paper's settings are the table's runs."""
-    if point in PAPER:
-        return Run("stackoverflow", epsilon, point.arm, seed).folder
-    return f"{point.kind}_eps{epsilon}-seed{seed}"
 
 
 def levels(config: ReproduceConfig) -> list[str]:
@@ -235,8 +258,8 @@ def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
     found = []
     for epsilon, point in itertools.product(levels(config), points()):
         task = candidate(point, base_config(config, epsilon))
-        scored = in_memory.score_file(task, config.results / "search").exists()
-        name = f"search {point.kind} eps{epsilon}"
+        scored = in_memory.score_file(task, config.results / "scores").exists()
+        name = f"search {point} at ε = {epsilon}"
         found.append((name, task, task.config.rounds if scored else 0))
     return found
 
@@ -244,34 +267,18 @@ def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
 def run(config: ReproduceConfig, epsilon: str) -> tuple[list[str], list[list[str]]]:
     """Searches, trains what was chosen, tests it; writes the table and returns it."""
     from tff_agg import files
-    from tff_agg.experiment import process_cache, recycled_runs, result_tables
-    from tff_agg.experiment.drivers import train
+    from tff_agg.experiment import result_tables
 
-    base = base_config(config, epsilon)
     results = run_folder.results_folder(str(config.results))
-    found = search(base, results / "search", config.scale)
-    header = ["arm", "noise", "clip", "rate", "broadcast %", "UTA_inf %"]
+    found = search(config, epsilon)
+    header = ["arm", "noise", "clip", "rate", *found[0].values]
     rows = [
-        [*map(str, one.point), METRIC.show(one.broadcast), METRIC.show(one.recycled)]
-        for one in found
+        [*map(str, one.point), *map(METRIC.show, one.values.values())] for one in found
     ]
     text = result_tables.markdown(header, rows)
     files.write_text(results / f"search_eps{epsilon}.md", text)
-    how = SCALES[config.scale].judging
-    averages = dataclasses.replace(how.grid, outputs=(), ema=())
-    how = dataclasses.replace(how, grid=averages)
-    lines, tests = lines_of(found), {}
-    for point in dict.fromkeys(line.point for line in lines):
-        folders = []
-        with contextlib.closing(process_cache.ProcessCache()) as cache:
-            for seed in range(config.seeds):
-                name = folder_of(point, seed, epsilon)
-                folders.append(pathlib.Path(config.out) / "runs" / name)
-                task = StackOverflow(point.config(base, seed))
-                train.run(task, folders[-1], None, cache=cache)
-        tests[point] = recycled_runs.recycle(
-            StackOverflow, folders, results / f"{point.kind}_eps{epsilon}", how
-        )
+    lines = lines_of(found)
+    tests = {line.point: test(config, epsilon, line.point) for line in lines}
     table = rows_of(lines, tests)
     text = result_tables.markdown(*table)
     files.write_text(results / f"table_eps{epsilon}.md", text)

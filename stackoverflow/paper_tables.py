@@ -145,8 +145,9 @@ class ReproduceConfig:
       scale: 'full', 'small' or 'tiny'.
       seeds: How many seeds each training has.
       store: The token store; empty: the embedded data, at the scale 'tiny' only.
-      out: Where runs and results go.
+      out: Where runs and results go, in a folder for each scale.
       epsilons: The rows of the table.
+      trainings: The trainings of each row; the baseline must be among them.
     """
 
     table: str
@@ -155,29 +156,35 @@ class ReproduceConfig:
     store: str
     out: str
     epsilons: tuple[str, ...] = EPSILONS
+    trainings: tuple[str, ...] = tuple(TRAININGS)
 
     def __post_init__(self):
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1; got {self.seeds}")
-        if unknown := set(self.epsilons) - set(EPSILONS):
+        for name, known in (("epsilons", EPSILONS), ("trainings", TRAININGS)):
+            if unknown := set(getattr(self, name)) - set(known):
+                raise ValueError(
+                    f"{name}: {', '.join(sorted(unknown))} must be among "
+                    f"{', '.join(known)}"
+                )
+        if "baseline" not in self.trainings:
             raise ValueError(
-                f"epsilons: {', '.join(sorted(unknown))} must be among "
-                f"{', '.join(EPSILONS)}"
+                f"trainings: baseline must be among them; got {self.trainings}"
             )
 
     def runs(self) -> list[Run]:
         """Returns the runs, those of one training one after the other."""
-        every = itertools.product(self.epsilons, TRAININGS, range(self.seeds))
+        every = itertools.product(self.epsilons, self.trainings, range(self.seeds))
         return [Run(self.table, *one) for one in every]
 
     def folder(self, run: Run) -> pathlib.Path:
         """Returns the folder of a run."""
-        return pathlib.Path(self.out) / "runs" / run.folder
+        return pathlib.Path(self.out) / self.scale / "runs" / run.folder
 
     @property
     def results(self) -> pathlib.Path:
         """Where table and pictures go."""
-        return pathlib.Path(self.out) / self.table
+        return pathlib.Path(self.out) / self.scale / self.table
 
     def task(self, run: Run) -> StackOverflow:
         """Returns the task of a run."""

@@ -55,7 +55,9 @@ def with_store(config: ReproduceConfig) -> ReproduceConfig:
             "stackoverflow.prepare has written; only 'tiny' has embedded data"
         )
     folder = os.path.join(config.out, "data")
-    store = prepared.ensure_store("synthetic", None, folder, **sizes)
+    store = prepared.ensure_store(
+        "synthetic", None, folder, users=sizes["users"], words=sizes["words"]
+    )
     return dataclasses.replace(config, store=store)
 
 
@@ -108,7 +110,11 @@ def row_of(found: dict[str, Any]) -> dict[str, list[float]]:
         for name, one in found.items()
     }
     tests |= {method: found["baseline"].tests[method] for method in RECYCLED}
-    return {name: [one[METRIC.name] for one in tests[name]] for name in COLUMNS}
+    return {
+        name: [one[METRIC.name] for one in tests[name]]
+        for name in COLUMNS
+        if name in tests
+    }
 
 
 def report(config: ReproduceConfig) -> str:
@@ -120,7 +126,7 @@ def report(config: ReproduceConfig) -> str:
     curves: list[Any] = []
     lines: dict[tuple[str, ...], Any] = {}
     for epsilon in config.epsilons:
-        found = {name: recycle(config, epsilon, name) for name in TRAININGS}
+        found = {name: recycle(config, epsilon, name) for name in config.trainings}
         cells[epsilon] = row_of(found)
         panel = f"ε = {epsilon.replace('inf', '∞')}"
         curves += [row | {"kind": panel} for row in found["baseline"].rows]
@@ -149,7 +155,8 @@ def widths(config: ReproduceConfig) -> list[str]:
     from tff_agg.experiment.drivers import uncertainty
 
     shown = []
-    for epsilon, training in itertools.product(config.epsilons, ("baseline", "UTA_tr")):
+    averaged = [name for name in ("baseline", "UTA_tr") if name in config.trainings]
+    for epsilon, training in itertools.product(config.epsilons, averaged):
         run = Run(config.table, epsilon, training, 0)
         found = uncertainty.run(
             StackOverflow,
@@ -215,6 +222,7 @@ def main(values: flags.FlagValues) -> int:
             store=values.store,
             out=values.out,
             epsilons=tuple(values.epsilons),
+            trainings=tuple(values.trainings),
         )
     )
     if values.dry_run:
@@ -242,6 +250,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define("string", "store", "", "the token store; tiny: empty for embedded data")
     define("string", "out", "results/reproduce", "where runs and results go")
     define("list", "epsilons", list(paper_tables.EPSILONS), "the rows of the table")
+    define("list", "trainings", list(TRAININGS), "the trainings of each row")
     define("bool", "dry_run", False, "list the runs with their time, and train nothing")
 
 

@@ -31,8 +31,8 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
 
     if not isinstance(run.config, TrainConfig):
         raise ValueError(
-            f"run: {run.task.package!r} trains by DP-SGD; canaries take part in DP-FTRL "
-            "rounds only, so that it cannot be audited"
+            f"run: {run.task.package!r} trains by DP-SGD; canaries take part in "
+            "DP-FTRL rounds only, so that it cannot be audited"
         )
     # The audit's noise is its own: a round may not come twice with the same. Canaries
     # are clients of their own, so that users train one by one.
