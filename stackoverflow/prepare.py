@@ -122,11 +122,25 @@ def _selection(values: flags.FlagValues) -> KeySelection | None:
     return KeySelection(*given, delta=values.vocab_delta)
 
 
+def _refuse_idle(values: flags.FlagValues) -> None:
+    """Raises where a flag was given that changes nothing."""
+    needs = {name: "--source=synthetic" for name in ("users", "words", "seed")}
+    if values.source == "synthetic":
+        needs = {}
+    if values.vocab_user_cap is None:
+        needs["vocab_delta"] = "--vocab_user_cap"
+    if idle := [
+        f"--{n} needs {what}" for n, what in needs.items() if values[n].present
+    ]:
+        raise ValueError(f"flags that have no effect: {'; '.join(idle)}")
+
+
 def run(values: flags.FlagValues) -> int:
     """Runs the preparation that the flags describe; returns the exit code."""
     bar = progress.StageBar()
     began = time.monotonic()
     try:
+        _refuse_idle(values)
         path = values.path
         if values.download:
             if values.source != "official":

@@ -174,6 +174,9 @@ def test_the_command(tmp_path, capsys):
     out = tmp_path / "store"
     values(["", "--source=text", f"--path={path}", f"--out={out}", "--workers=1"])
     assert prepare.run(values) == 0
-    shown = capsys.readouterr().out
+    values(["", "--users=5", "--vocab_delta=0.1"])
+    assert prepare.run(values) == 1
+    shown, said = capsys.readouterr()
+    assert "--users needs --source=synthetic; --vocab_delta needs --vocab_us" in said
     assert "0 in heldout, 0 in test" in shown
     assert "counted without noise" in shown
