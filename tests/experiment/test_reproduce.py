@@ -170,7 +170,7 @@ def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeyp
     monkeypatch.setattr(fair, "GRID", ((1.0, 0.5),))
     config = dataclasses.replace(config, table="fair")
     header, rows = fair.run(config, "18.9")
-    assert [row[4:6] for row in rows][0] == ["as published", "broadcast"]
+    assert rows[0][4:6] == ["as published", "broadcast"]
     assert all(len(row) == len(header) for row in rows)
     assert rows[0][-1] == "" and rows[1][-1] == "too few seeds"
     for name in ("search_eps18.9.md", "table_eps18.9.md"):
