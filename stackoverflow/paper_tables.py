@@ -69,9 +69,9 @@ SCALES: Mapping[str, Scale] = {
         "small_",
         Judging(
             inference.Grid(
-                uta=(10, 50, 100, 200), outputs=(10, 50), ema=(0.9, 0.99, 0.999)
+                uta=(10, 50, 100, 200), outputs=(3, 10), ema=(0.9, 0.99, 0.999)
             ),
-            examples=2000,
+            examples=1000,
             span=80,
             every=20,
         ),

@@ -160,3 +160,21 @@ def test_arms_differ_in_aggregation_noise_clip_and_rate_alone():
         assert changed <= own | {"seed"}
     free = fair.Point("schedule-free", "BLT", 0.3, 2.0).config(base, 7)
     assert free.server_learning_rate == 40.0
+
+
+@pytest.mark.slow
+def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeypatch):
+    monkeypatch.setattr(fair, "ARMS", {"baseline": fair.ARMS["baseline"]})
+    monkeypatch.setattr(fair, "NOISES", {"tree": "honaker"})
+    monkeypatch.setattr(fair, "PAPER", fair.PAPER[:1])
+    monkeypatch.setattr(fair, "GRID", ((1.0, 0.5),))
+    config = dataclasses.replace(config, table="fair")
+    header, rows = fair.run(config, "18.9")
+    assert rows[0][4:6] == ["as published", "broadcast"]
+    assert all(len(row) == len(header) for row in rows)
+    assert rows[0][-1] == "" and rows[1][-1] == "too few seeds"
+    for name in ("search_eps18.9.md", "table_eps18.9.md"):
+        assert "baseline | tree | 1.0 | 0.5" in (config.results / name).read_text()
+    monkeypatch.setattr(in_memory, "train", None)
+    assert fair.run(config, "18.9") == (header, rows)
+    assert "in all" in reproduce.estimate(config)
