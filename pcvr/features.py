@@ -56,8 +56,7 @@ def parse(text: str) -> tuple[Feature, ...]:
                     "with at least one column"
                 )
             found.append(Feature(encoder, name, int(buckets) if colon else BUCKETS))
-    columns = [feature.column for feature in found]
-    if not found or len(set(columns)) < len(columns):
+    if not found or len({feature.column for feature in found}) < len(found):
         raise ValueError(
             f"feature_classes={text!r}: must name at least one column, and each once"
         )

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tff_agg.learning.per_example import ClippedSum, clip_factors
 
 from pcvr.features import Feature
+from tff_agg.learning.per_example import ClippedSum, clip_factors
 
 Weights = Mapping[str, jax.Array]
 Arrays = dict[str, jax.Array]

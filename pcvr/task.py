@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tff_agg.experiment.classifier import Examples
-from tff_agg.experiment.sample_task import SampleConfig, SampleTask
 
 from pcvr import auc, clicks, features, split, synthetic
 from pds import groups
+from tff_agg.experiment.classifier import Examples
 from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.sample_task import SampleConfig, SampleTask
 from tff_agg.experiment.task import Sample, Scores, Weights
 from tff_agg.fields import described
 from tff_agg.recycling.metrics import OutputJudge
@@ -165,9 +165,8 @@ class Pcvr(SampleTask):
 
     def sample_model(self) -> Any:
         """Returns the loss, and its clipped sums in closed form."""
-        from tff_agg.learning.per_example import SampleModel
-
         from pcvr import model
+        from tff_agg.learning.per_example import SampleModel
 
         sizes = self.sizes
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tff_agg.learning.per_example import clipped_by_vmap
 
 from pcvr import auc, features, model
+from tff_agg.learning.per_example import clipped_by_vmap
 from tff_agg.recycling.outputs import Predictions, aggregate_outputs
 
 SIZES = model.Sizes(
