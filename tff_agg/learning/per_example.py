@@ -49,7 +49,8 @@ class SampleModel:
       clipped_sum: A faster way to the same sums, such as a closed form; by default
         `vmap` of the gradient. Tests compare it with the default.
       example_bytes: What one example takes in a micro-batch; by default its gradient.
-        A model whose `vmap` is slow gives a large number: one example at a time.
+      largest_micro_batch: Above so many examples at a time it gets slower: 1 where
+        `vmap` does not pay, or what stays in a core's cache.
 
     Example:
       SampleModel(lambda weights, example: -example[0] @ weights['w'])
@@ -58,13 +59,14 @@ class SampleModel:
     loss: Callable[[Weights, Examples], Any]
     clipped_sum: ClippedSummer | None = None
     example_bytes: int | None = None
+    largest_micro_batch: int = 1 << 14
 
     def micro_batch(self, weights: Weights, memory_budget: int) -> int:
         """Returns how many examples fit the memory budget; one at least."""
         taken = self.example_bytes
         if taken is None:
             taken = 4 * sum(math.prod(w.shape) for w in weights.values())
-        return max(1, min(memory_budget // taken, 1 << 14))
+        return max(1, min(memory_budget // taken, self.largest_micro_batch))
 
     def summed(
         self,
