@@ -34,7 +34,11 @@ class ProcessCache:
 
     def process(self, task: Task, plan: privacy.PrivacyPlan) -> Any:
         """Returns the process of a task, built at most once."""
-        key = (type(task), task.config.process_key(), tuple(task.shapes.items()))
+        key: tuple[Any, ...] = (type(task), task.config.process_key())
+        key += tuple(task.shapes.items())
+        if isinstance(plan, privacy.DPSGDPlan):
+            # Its noise follows from data and shift, too, which are no part of the key.
+            key += (plan,)
         if key not in self._processes:
             self._processes[key] = task.build_process(plan)
         return self._processes[key]

@@ -153,11 +153,12 @@ class SampleTask(ClassifierTask):
     def _digests(self) -> np.ndarray:
         """A digest of every example."""
         arrays = [np.ascontiguousarray(array) for array in self.training_arrays()]
+        flat = [array.reshape(len(array), -1).view(np.uint8) for array in arrays]
         found = [
-            hashlib.blake2b(b"".join(row.tobytes() for row in rows), digest_size=16)
-            for rows in zip(*arrays, strict=True)
+            hashlib.blake2b(row, digest_size=16).digest()
+            for row in np.concatenate(flat, axis=1)
         ]
-        return np.array([np.frombuffer(d.digest(), np.uint64) for d in found])
+        return np.frombuffer(b"".join(found), np.uint64).reshape(-1, 2)
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -18,6 +18,7 @@ from tff_agg.privacy import guarantees
 Chance = float | tuple[float, ...]
 
 
+@functools.lru_cache
 def dp_sgd_epsilon(
     noise_multiplier: float,
     sampling_probability: Chance,
