@@ -162,7 +162,8 @@ def study(data: str, out: str) -> list[dict[str, Any]]:
     def add_all(part: str, runs: Sequence[Mapping[str, Any]]) -> None:
         for key in runs[0]:
             if key not in ("last", "curve"):
-                add(part, *key.split(), [run[key] for run in runs])
+                method, parameter = key.split()
+                add(part, method, parameter, [run[key] for run in runs])
 
     chosen: dict[str, Settings] = {}
     best: dict[str, float] = {}

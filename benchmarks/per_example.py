@@ -85,9 +85,8 @@ def linear_rates(examples: int, repeats: int) -> dict[str, float]:
         batch = [np.zeros((room, *a.shape[1:]), a.dtype) for a in (features, labels)]
         batch[0][:count], batch[1][:count] = features[:count], labels[:count]
         add = functools.partial(model.summed, clip_norm=CLIP_NORM, micro=micro)
-        run = jax.jit(lambda w, b, n, add=add: add(w, b, n))
-        found[name] = rate(lambda r=run, b=batch, n=count: r(weights, b, n), count,
-                           repeats)  # fmt: skip
+        run = functools.partial(jax.jit(add), weights, batch, count)
+        found[name] = rate(run, count, repeats)
     return found
 
 

@@ -60,8 +60,8 @@ class Data(NamedTuple):
 
 
 # What is known of images, whoever's: bytes become numbers around 0.
-_IMAGE_SCALE = np.float32(1 / 64)
-_IMAGE_OFFSET = np.float32(-2)
+_IMAGE_SCALE = np.array(1 / 64, np.float32)
+_IMAGE_OFFSET = np.array(-2, np.float32)
 
 
 def images(dataset: str, folder: pathlib.Path) -> Data:
@@ -80,8 +80,12 @@ def images(dataset: str, folder: pathlib.Path) -> Data:
                 [folder / name / (file + suffix) for file in files]
                 for files in _FILES[dataset]
             )
-            splits = [_joined(dataset, paths, reader) for paths in (train, test)]
-            return Data(*splits, _IMAGE_SCALE, _IMAGE_OFFSET)
+            return Data(
+                _joined(dataset, train, reader),
+                _joined(dataset, test, reader),
+                _IMAGE_SCALE,
+                _IMAGE_OFFSET,
+            )
     raise FileNotFoundError(
         f"{folder} has neither {' nor '.join(_FOLDERS[dataset])}: put the official "
         "files there, or use --synthetic"
@@ -96,11 +100,11 @@ def features(path: pathlib.Path) -> Data:
             "cifar.features, or use --synthetic"
         )
     with np.load(path) as found:
-        splits = [
+        train, test = (
             Split(found[f"{name}_x"], found[f"{name}_y"].astype(np.int32))
             for name in ("train", "test")
-        ]
-        return Data(*splits, found["scale"], found["offset"])
+        )
+        return Data(train, test, found["scale"], found["offset"])
 
 
 def projected(found: Data, width: int) -> Data:
