@@ -1,12 +1,12 @@
 # Every target installs what it needs first. `make help` lists them.
 SHELL := /bin/sh
 PY := .venv/bin/python
-CODE := tff_agg stackoverflow pds examples benchmarks tests tools
+CODE := tff_agg stackoverflow cifar pcvr pds examples benchmarks tests tools
 # Two processes fit two cores; tests of one file stay together.
 LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
-PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile
+PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install install-gpu lock lint format test test-fast demo demo-full bench clean
+.PHONY: help install install-gpu lock lint format test test-fast notebooks demo demo-full bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -32,8 +32,11 @@ format: install ## sort, format, and write the BUILD files
 	@$(PY) -m ruff format --quiet $(CODE)
 	@$(PY) -m tools.build_files
 
-test: lint ## lint, then all tests
-	@$(PYTEST)
+test: lint ## lint, then all tests and notebooks
+	@$(PYTEST) --nbmake tests notebooks
+
+notebooks: install ## run the notebooks
+	@$(PYTEST) --nbmake notebooks
 
 demo: install ## train on embedded data, compare, print a table, draw a picture
 	@$(PY) -m stackoverflow.demo --out=results/demo --settings="periodic shift"

@@ -12,13 +12,12 @@ Nothing is saved but the table: a row for each finished run, from which a stoppe
 goes on.
 """
 
-import collections
 import csv
 import dataclasses
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from absl import flags
 
 from stackoverflow import demo_runs
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment import binaries, flag_fields, in_memory
 
 FIRST_SEED = 100  # the demo has 0, 1, 2, …
 
@@ -61,45 +60,15 @@ GRIDS: Mapping[str, list[dict[str, Any]]] = {
 COLUMNS = ("arm", "setting", "seed", "candidate", "broadcast", "recycled")
 
 
-def train_in_memory(config: StackOverflowConfig, cache: Any) -> Iterator[Any]:
-    """Yields (round, iterate, aggregate) of a run of which nothing is kept."""
-    from tff_agg import runtime
-    from tff_agg.experiment import cohorts, process_cache
-    from tff_agg.learning import process as process_lib
-
-    task = StackOverflow(config)
-    plan = config.build_plan()
-    members = cohorts.build_sampler(task)
-    plan.check_sampler(members)
-    read = cohorts.reader(task, members)
-    with cache.running(config):
-        process = cache.process(task, plan)
-        state = process_cache.first_state(process, task)
-        for number in range(config.rounds):
-            clients = read(number)
-            with runtime.balancing_lanes(clients.costs):
-                state = process.next(state, list(clients.data)).state
-            both = (process_lib.iterate(state), process_lib.aggregate(state))
-            yield number + 1, *(task.named([*map(np.asarray, w)]) for w in both)
-
-
 def score(config: StackOverflowConfig, cache: Any) -> tuple[float, float]:
     """Trains a candidate; returns what it broadcasts and UTA_inf come to, in %."""
-    from tff_agg.experiment import recording
-
-    validate = recording.Evaluation(
-        StackOverflow(config), "heldout", config.validation_examples
-    )
-    tail: collections.deque = collections.deque(maxlen=demo_runs.INFERENCE_K)
-    found: list[list[float]] = []
-    for number, iterate, aggregate in train_in_memory(config, cache):
-        tail.append(iterate)
-        if number in demo_runs.judged_rounds(config):
-            mean = {n: np.mean([w[n] for w in tail], axis=0) for n in iterate}
-            pair = [100 * validate(w)["all"]["accuracy"] for w in (aggregate, mean)]
-            found.append(pair)
-    broadcast, recycled = np.mean(found, axis=0)
-    return float(broadcast), float(recycled)
+    k = demo_runs.INFERENCE_K
+    judging = in_memory.Judging((k,), tuple(demo_runs.judged_rounds(config)))
+    task = StackOverflow(config)
+    found = in_memory.score(task, judging, in_memory.train(task, cache)).values
+    models = (in_memory.BROADCAST, in_memory.recycled(k))
+    broadcast, recycled = (100 * found[model]["accuracy"] for model in models)
+    return broadcast, recycled
 
 
 def search(

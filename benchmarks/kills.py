@@ -152,7 +152,7 @@ def _where(folder: pathlib.Path) -> str:
     store = folder / "checkpoints"
     for part in ("blobs", "manifests"):
         if (store / part).is_dir() and any(
-            name.startswith(".tmp-") for name in os.listdir(store / part)
+            name.endswith(".new") for name in os.listdir(store / part)
         ):
             return f"while writing {part}"
     history = ledger.Ledger(folder).read()

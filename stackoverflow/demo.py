@@ -12,7 +12,6 @@ import csv
 import dataclasses
 import functools
 import io
-import math
 import os
 import pathlib
 import statistics
@@ -29,6 +28,7 @@ from stackoverflow.demo_runs import BASELINE, Curve, DemoConfig, Job
 from stackoverflow.task import StackOverflow
 from tff_agg import processes
 from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment.seed_statistics import gain, spread
 
 # By setting and method, a curve for each seed.
 Results = dict[tuple[str, str], list[Curve]]
@@ -129,14 +129,18 @@ def rows_of(results: Results) -> list[list[str]]:
         found = [100 * curve.test for curve in curves]
         change = gains(results, setting, method)
         rows.append(
-            [setting, method, f"{statistics.mean(found):.2f} ± {_spread(found):.2f}"]
+            [
+                setting,
+                method,
+                f"{statistics.mean(found):.2f} ± {spread(found):.2f}",
+            ]
             + (
                 ["", "", ""]
                 if method == BASELINE
                 else [
                     f"{statistics.mean(change):+.2f}",
-                    f"{_spread(change):.2f}",
-                    f"{sum(gain > 0 for gain in change)} of {len(change)}",
+                    f"{spread(change):.2f}",
+                    f"{sum(one > 0 for one in change)} of {len(change)}",
                 ]
             )
         )
@@ -145,24 +149,25 @@ def rows_of(results: Results) -> list[list[str]]:
 
 def verdict(results: Results) -> list[str]:
     """Says for each method whether its gain stands clear of the seeds' spread."""
-    from scipy import stats
-
     lines = []
     for setting, method in results:
-        change = gains(results, setting, method)
         if method == BASELINE:
             continue
-        if len(change) < 3:
-            lines.append(f"{setting}: {len(change)} seeds are too few to tell.")
+        tests = (
+            [100 * curve.test for curve in results[setting, name]]
+            for name in (method, BASELINE)
+        )
+        found = gain(*tests)
+        so_much = f"{found.mean:+.2f} points"
+        place = "stands clear of" if found.clear else "is within"
+        if found.clear is None:
+            seeds = len(results[setting, method])
+            lines.append(f"{setting}: {seeds} seeds are too few to tell.")
             continue
-        mean = statistics.mean(change)
-        error = _spread(change) / math.sqrt(len(change))
-        # Student's 95 %: with three seeds the usual two errors would say far too much.
-        clear = abs(mean) > stats.t.ppf(0.975, len(change) - 1) * error
         lines.append(
-            f"{setting}: {method} changes the test accuracy by {mean:+.2f} points "
-            f"(standard error {error:.2f}, same seeds and clients), which "
-            + ("stands clear of the spread." if clear else "is within the spread.")
+            f"{setting}: {method} changes the test accuracy by {so_much} (standard "
+            f"error {found.error:.2f}, same seeds and clients), which {place} the "
+            "spread."
         )
     return lines
 
@@ -221,10 +226,6 @@ def noise_in_words(plan: Any) -> str:
     if plan.no_guarantee:
         return f"privacy: {plan.no_guarantee}"
     return f"user-level ε = {plan.epsilon:.3g} at δ = {plan.delta:g}"
-
-
-def _spread(values: list[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def main(values: flags.FlagValues) -> int:

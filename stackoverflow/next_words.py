@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stackoverflow.data import tokenisation
 from stackoverflow.data import vocabulary as vocabularies
 from tff_agg.experiment import exported
 
@@ -62,11 +63,16 @@ class NextWords:
         """Returns the likeliest next words.
 
         Args:
-          text: Words separated by spaces; in lower case, as the training data are.
+          text: Raw text. What stands between spaces and is no word of the vocabulary
+            is cut by the rule of `tokenisation`.
           count: How many words.
         """
         known = self.vocabulary
-        words = text.lower().split()
+        words = [
+            word
+            for part in text.lower().split()
+            for word in ([part] if part in known.words else tokenisation.tokens(part))
+        ]
         ids = known.encode(" ".join(words))
         rows = np.array([[known.bos, *ids]], np.int32)
         found = self._probabilities(self._weights, rows)

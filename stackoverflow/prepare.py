@@ -2,8 +2,11 @@
 
   python -m stackoverflow.prepare --source=synthetic --out=data/synthetic
   python -m stackoverflow.prepare --source=parquet --path=rows.parquet --out=data/rows
+  python -m stackoverflow.prepare --source=text --path=posts.csv --out=data/posts
   python -m stackoverflow.prepare --source=official --download --out=data/official
 
+`text` is CSV or JSON lines with user, text and perhaps time and type; it is cut into
+sentences and tokens, and users into splits, by the rules of docs/data.md.
 Killed? The same command goes on where it stopped.
 """
 
@@ -15,7 +18,7 @@ from absl import app, flags
 
 from stackoverflow.data import preparation
 from stackoverflow.data.download import download
-from stackoverflow.data.sources import SPLITS
+from stackoverflow.data.sources import KINDS, SPLITS
 from stackoverflow.data.token_store import TokenStore
 from tff_agg.experiment import interruption, progress
 from tff_agg.privacy import KeySelection
@@ -26,7 +29,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     flags.DEFINE_enum(
         "source",
         "synthetic",
-        ["synthetic", "parquet", "official"],
+        KINDS,
         "What to read.",
         flag_values=values,
     )
@@ -119,11 +122,25 @@ def _selection(values: flags.FlagValues) -> KeySelection | None:
     return KeySelection(*given, delta=values.vocab_delta)
 
 
+def _refuse_idle(values: flags.FlagValues) -> None:
+    """Raises where a flag was given that changes nothing."""
+    needs = {name: "--source=synthetic" for name in ("users", "words", "seed")}
+    if values.source == "synthetic":
+        needs = {}
+    if values.vocab_user_cap is None:
+        needs["vocab_delta"] = "--vocab_user_cap"
+    if idle := [
+        f"--{n} needs {what}" for n, what in needs.items() if values[n].present
+    ]:
+        raise ValueError(f"flags that have no effect: {'; '.join(idle)}")
+
+
 def run(values: flags.FlagValues) -> int:
     """Runs the preparation that the flags describe; returns the exit code."""
     bar = progress.StageBar()
     began = time.monotonic()
     try:
+        _refuse_idle(values)
         path = values.path
         if values.download:
             if values.source != "official":

@@ -11,6 +11,7 @@ from absl import flags
 
 from pds import groups
 from stackoverflow.data import prepared, vocabulary
+from stackoverflow.data.sources import KINDS
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
 from tff_agg import privacy
@@ -103,10 +104,9 @@ class StackOverflow(task.Task):
     def define_data_flags(cls, values: flags.FlagValues) -> None:
         """Without --store, `train` prepares one first."""
         define = functools.partial(flag_fields.define_one, values)
-        sources = ["synthetic", "parquet", "official"]
         text = "without --store: what to prepare a token store from"
-        define("enum", "source", "synthetic", sources, text)
-        define("string", "path", None, "the file that --source reads")
+        define("enum", "source", "synthetic", KINDS, text)
+        define("string", "path", None, "the file or folder that --source reads")
         define("integer", "vocab_size", 10_000, "without --store: words to keep")
         text = "without --store: where prepared token stores are kept"
         define("string", "data_dir", "data", text)

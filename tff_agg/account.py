@@ -121,7 +121,8 @@ def _dp_sgd(given: flags.FlagValues) -> DPSGDPlan:
 def warning(given: flags.FlagValues) -> str | None:
     """Returns what to say about a δ that is too large for the population, or None."""
     if given.population is None:
-        return None
+        # As many there are at least.
+        return delta_warning(given.delta, given.clients_per_round, "users of a round")
     unit = "examples" if given.mechanism == DP_SGD else "users"
     return delta_warning(given.delta, given.population, unit)
 

@@ -81,8 +81,12 @@ def write_bytes(
     *parts: Any,
     mode: int | None = None,
     many_writers: bool = False,
+    sync_folder: bool = True,
 ) -> None:
-    """Replaces a file by the parts (bytes, arrays); the rest as for `replacing`.
+    """Replaces a file by the parts (bytes, arrays).
+
+    With `sync_folder=False` a power failure may bring the old file back, whole, until
+    its folder is made durable. The rest is as for `replacing`.
 
     Example:
       >>> write_bytes(folder / 'table.csv', b'name,value', b'a,1')
@@ -90,7 +94,7 @@ def write_bytes(
     with path_in_errors(path):
         temporary = stage(path, *parts, mode=mode, many_writers=many_writers)
         with _removed_on_error(temporary):
-            publish([(temporary, path)])
+            publish([(temporary, path)], folders=sync_folder)
 
 
 def write_text(
@@ -159,22 +163,40 @@ def stage(
 
 
 def publish(
-    staged: Sequence[tuple[str, str | os.PathLike]], *, durable: bool = True
+    staged: Sequence[tuple[str, str | os.PathLike]],
+    *,
+    durable: bool = True,
+    folders: bool = True,
 ) -> None:
-    """Gives staged files their names, in order; (temporary, path) each."""
+    """Gives staged files their names, in order.
+
+    Args:
+      staged: (temporary, path) each.
+      durable: Whether their content is on the disk before they get their names.
+      folders: Whether their names are, too, before this returns.
+    """
     if durable:
         for temporary, _ in staged:
-            _sync(temporary)
+            sync(temporary)
     for temporary, path in staged:
         os.replace(temporary, path)
-    if durable:
+    if durable and folders:
         for folder in dict.fromkeys(os.path.dirname(path) for _, path in staged):
             sync_folder(folder or ".")
 
 
+def sync(path: str | os.PathLike, flags: int = 0) -> None:
+    """Waits until a file's bytes, or a folder's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(path: str | os.PathLike) -> None:
     """Makes renames and removals inside a folder durable."""
-    _sync(path, os.O_DIRECTORY)
+    sync(path, os.O_DIRECTORY)
 
 
 def remove_temporaries(folder: str | os.PathLike) -> None:
@@ -184,15 +206,6 @@ def remove_temporaries(folder: str | os.PathLike) -> None:
         if name.startswith(".tmp-") or name.endswith(_TEMPORARY):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))
-
-
-def _sync(path: str | os.PathLike, flags: int = 0) -> None:
-    """Waits until a file's bytes, or a folder's entries, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _open_temporary(

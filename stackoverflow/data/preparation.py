@@ -21,7 +21,7 @@ import pyarrow as pa
 from stackoverflow.data import encode, store_manifest, votes, word_choice
 from stackoverflow.data.encode import Work
 from stackoverflow.data.process_pool import mapper
-from stackoverflow.data.sources import SPLITS, TYPES, Source
+from stackoverflow.data.sources import KINDS, SPLITS, TYPES, Source
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.data.vocabulary import Vocabulary
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 # Sentences in a part, about: small enough to sort in memory, large enough to be few.
 _PART_SENTENCES = 1 << 18
+# A sentence in a file of text, about: for sources that do not know how many they have.
+_SENTENCE_BYTES = 64
 
 Progress = Callable[[str, int, int], None]
 
@@ -47,8 +49,8 @@ def make_source(
     """Returns a source by the name that flags use.
 
     Args:
-      kind: `'synthetic'`, `'parquet'` or `'official'`.
-      path: The file (parquet: or folder) to read; not for the synthetic source.
+      kind: One of `sources.KINDS`.
+      path: The file or folder to read; not for the synthetic source.
       users: Users of the synthetic source.
       words: Different words of the synthetic source.
       seed: Seed of the synthetic source.
@@ -64,14 +66,18 @@ def make_source(
         if path:
             raise ValueError(f"path={path!r}: the synthetic source reads no file")
         return SyntheticSource(users=users, words=words, seed=seed)
-    if kind not in ("parquet", "official"):
-        raise ValueError(f"kind={kind!r}: must be 'synthetic', 'parquet' or 'official'")
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r}: must be one of {KINDS}")
     if not path:
         raise ValueError(f"path={path!r}: the {kind} source needs a file to read")
     if kind == "parquet":
         from stackoverflow.data.parquet import ParquetSource
 
         return ParquetSource(path)
+    if kind == "text":
+        from stackoverflow.data.text import TextSource
+
+        return TextSource(path)
     from stackoverflow.data.official import OfficialSource
 
     return OfficialSource(path)
@@ -234,7 +240,10 @@ def _plan(folder: str, source: Source, config: dict[str, Any]) -> Work:
     file = os.path.join(folder, "plan.json")
     if not os.path.exists(file):
         sentences = source.num_sentences()
-        buckets = -(-sentences // _PART_SENTENCES) if sentences else 64
+        if sentences is None:
+            read = config["source"].get("files", [])
+            sentences = sum(file["bytes"] for file in read) // _SENTENCE_BYTES
+        buckets = -(-sentences // _PART_SENTENCES)
         encode.write_json(file, {"config": config, "buckets": max(1, buckets)})
     plan = encode.read_json(file)
     if plan["config"] != config:

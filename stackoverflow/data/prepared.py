@@ -22,7 +22,7 @@ def ensure_store(
     """Returns the path of a source's token store, prepared once and then reused.
 
     Args:
-      source: 'synthetic', 'parquet' or 'official'.
+      source: One of `sources.KINDS`.
       path: The file to read; not for the synthetic source.
       folder: Where stores are kept.
       vocab_size: Words of the vocabulary, at most.

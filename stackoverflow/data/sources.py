@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# The names that flags have for sources.
+KINDS = ("synthetic", "parquet", "text", "official")
 SPLITS = ("train", "heldout", "test")
 TYPES = ("question", "answer")
 

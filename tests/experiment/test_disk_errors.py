@@ -69,6 +69,24 @@ def newest_state(out):
     return checkpoints.CheckpointStore(out / "checkpoints").rounds("state")[-1]
 
 
+# The binary as it is, which may write short files only from its third round on.
+LIMITED = """
+import resource, sys
+from stackoverflow import train
+from tff_agg.experiment import terminal
+
+on_round = terminal.TrainingBar.on_round
+
+def limit(self, done, facts):
+    on_round(self, done, facts)
+    if done >= 3:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_200, 10_200))
+
+terminal.TrainingBar.on_round = limit
+sys.argv[0] = "train"
+train.entry_point()
+"""
+
 # The binary as it is, on a disk that others fill from its third round on.
 FILLED = """
 import contextlib, sys
@@ -128,12 +146,12 @@ def test_a_limit_on_files_and_then_a_folder_without_permission(
     if AS_EVERYBODY and not shutil.which(AS_EVERYBODY[0]):
         pytest.skip(f"root needs {AS_EVERYBODY[0]} to do without its rights")
     out = tmp_path / "run"
-    # More than any file needs in the first rounds. Then the ledger or the event file,
-    # which TensorFlow writes, becomes too long.
-    limited = train_binary.run(
-        token_store,
-        out,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_200, 10_200)),
+    flags = [f"--store={token_store}", f"--out={out}", *train_binary.FLAGS]
+    limited = subprocess.run(
+        [sys.executable, "-c", LIMITED, *flags],
+        cwd=train_binary.ROOT,
+        capture_output=True,
+        text=True,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert_told(limited, out, "larger than allowed", "raise the limit")

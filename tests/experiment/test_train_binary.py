@@ -91,7 +91,7 @@ def test_killed_again_and_again_it_comes_to_the_same_bits(
 ):
     out = tmp_path / "run"
     flags = [f"--store={token_store}", f"--out={out}", *FLAGS]
-    for calls in (31, 47, 62):
+    for calls in (14, 17, 18):
         process = subprocess.run(
             [sys.executable, "-c", KILLED, str(calls), *flags],
             cwd=ROOT,

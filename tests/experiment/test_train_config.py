@@ -158,7 +158,8 @@ def test_a_configuration_of_a_later_version_is_refused():
 def test_every_row_of_the_tables_has_a_flag_file():
     names = {path.stem for path in CONFIGS}
     assert names == {
-        f"{task}_{method}_{privacy}"
+        f"{scale}{task}_{method}_{privacy}"
+        for scale in ("", "small_")
         for task in ("so", "pds")
         for method in ("baseline", "uta", "ema")
         for privacy in ("inf", "eps18.9", "eps8.2")

@@ -12,7 +12,7 @@ from tff_agg.experiment import identity as identities
 from tff_agg.experiment import loop
 from tff_agg.learning import client_work, process
 
-WIDTH = 300  # above the size that a manifest holds in place
+WIDTH = 300
 ROUNDS = 16
 COHORT = 3
 

@@ -173,7 +173,9 @@ def test_the_program_warns_of_a_delta_of_one_user_on_stderr():
     done = command(*given, "--population=1000")
     assert done.returncode == 0 and json.loads(done.stdout)["delta"] == 0.5
     assert done.stderr.startswith("warning: delta=0.5 is not below 1/1000")
-    assert not command(*given).stderr
+    least = command(*given, "--clients_per_round=50").stderr
+    assert least.startswith("warning: delta=0.5 is not below 1/50 ")
+    assert not command(*given, "--delta=1e-6").stderr
 
 
 def test_the_program_names_what_is_wrong_on_stderr():

@@ -200,6 +200,12 @@ def test_training_runs_each_point_and_tests_the_chosen_one_once(
     assert choice.test == score(run.load(4, "aggregate"))["accuracy"]
     rows = read_csv(tmp_path / "trials.csv")
     assert [row["test"] for row in rows if row["test"]] == [str(choice.test)]
+    # A model that predicts only unknown words tells itself by the other metrics.
+    found = score(run.load(4, "aggregate"))
+    assert [r["test_loss"] for r in rows if r["test"]] == [str(found["loss"])]
+    assert all(row["validation_accuracy_with_oov"] for row in rows)
+    shown = tune.tuning_report.metrics_table(tmp_path, StackOverflow.metrics)
+    assert StackOverflow.metrics[2].show(found["loss"], 3) in shown
     # Again: nothing runs, no data are drawn, nothing differs.
     before = files_of(tmp_path)
     log.clear()

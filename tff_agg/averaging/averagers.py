@@ -55,6 +55,11 @@ class Averager(NamedTuple):
     weights: Callable[[int], np.ndarray] | None = None
     name: str = "own"
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns its name, which rounds its numbers, and weights, which do not."""
+        weights = None if self.weights is None else self.weights(20).tolist()
+        return {"name": self.name, "weights_of_20_steps": weights}
+
 
 def last() -> Averager:
     """Returns the averager that keeps the newest checkpoint: plain training.

@@ -53,10 +53,11 @@ def storing(what: str, folder: pathlib.Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename or folder
+        cause = files.CAUSES.get(error.errno or 0)
+        remedy = cause.remedy if cause else "free space or make the folder writable"
         raise StoreError(
             f"Cannot {what} in {folder}: {files.reason_of(error)} ({where}). "
-            "Everything saved before is intact; free space or make the folder "
-            "writable and run again."
+            f"Everything saved before is intact; {remedy} and run again."
         ) from error
 
 
@@ -67,9 +68,12 @@ def make_folder(path: pathlib.Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-def digest_of(content) -> str:
-    """Returns the digest that names `content`."""
-    return hashlib.blake2b(content, digest_size=32).hexdigest()
+def digest_of(*parts) -> str:
+    """Returns the digest that names the parts' joined content."""
+    digest = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def encode(array: np.ndarray) -> list:

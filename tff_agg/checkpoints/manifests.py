@@ -1,15 +1,17 @@
-"""Nested structures as JSON: what a checkpoint looks like, without its large arrays.
+"""The file of a round: its structures as a line of JSON, then its smaller arrays.
 
 A structure is made of dicts, lists, strings and arrays, which keep their dtype, byte
-order and shape. Arrays of more than a few bytes are named by
-the digest of their content; smaller ones (counters, seeds) are written in place.
+order and shape. Large arrays are files of their own, named by the digest of their
+content. All others stand behind the JSON, one after the other: a small model's round is
+one file, and making one file durable takes a fraction of the time of twenty.
 """
 
 import base64
+import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,30 +19,100 @@ import numpy as np
 from tff_agg import files
 from tff_agg.checkpoints import blobs
 
-_FORMAT = 1
-_IN_PLACE_BYTES = 256
+_FORMAT = 2
+_FORMATS = (1, 2)  # the first had no arrays behind the JSON
+#: Larger arrays are blobs: a window of large checkpoints is not written twice.
+LARGEST_IN_FILE = 1 << 17
 _ARRAY_KINDS = "?biufcSUMm"
 
 
+class Body:
+    """The arrays that stand behind the JSON, equal ones once."""
+
+    def __init__(self):
+        self._offsets: dict[bytes, int] = {}
+        self._size = 0
+
+    def add(self, content: bytes) -> int:
+        """Returns the offset at which the content stands."""
+        if content not in self._offsets:
+            self._offsets[content] = self._size
+            self._size += len(content)
+        return self._offsets[content]
+
+    def content(self) -> bytes:
+        """Returns all of it."""
+        return b"".join(self._offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """A round.
+
+    Attributes:
+      round: Its number.
+      items: By name, encoded structures.
+      body: The arrays that they find by offset.
+    """
+
+    round: int
+    items: dict[str, Any]
+    body: bytes = b""
+
+    def without(self, names: Iterable[str]) -> "Manifest":
+        """Returns the round without these names, and without their arrays."""
+        gone = set(names)
+        return self.only(n for n in self.items if n not in gone)
+
+    def only(self, names: Iterable[str], body: Body | None = None) -> "Manifest":
+        """Returns the round with these names only, their arrays added to `body`."""
+        body = body or Body()
+
+        def move(array: dict[str, Any]) -> dict[str, Any]:
+            if "at" not in array:
+                return array
+            return array | {"at": body.add(self.part(array))}
+
+        items = {name: _map_arrays(self.items[name], move) for name in names}
+        return Manifest(self.round, items, body.content())
+
+    def part(self, array: dict[str, Any]) -> bytes:
+        """Returns the bytes of an array that stands in the body."""
+        return self.body[array["at"] : array["at"] + _size_of(array)]
+
+
 def encode_structure(
-    structure: Any, add_blob: Callable[[np.ndarray], str], where: str = ""
+    structure: Any,
+    body: Body,
+    add_blob: Callable[[np.ndarray], str],
+    where: str = "",
 ) -> dict[str, Any]:
-    """Describes a structure; `add_blob` takes large arrays and returns digests."""
+    """Describes a structure.
+
+    Args:
+      structure: What to describe.
+      body: Receives the smaller arrays.
+      add_blob: Takes a large array and returns its digest.
+      where: What to call the structure in errors.
+    """
     kind = type(structure)
     if kind is dict:
         items = [
-            [_check_key(k, where), encode_structure(v, add_blob, f"{where}[{k!r}]")]
+            [
+                _check_key(k, where),
+                encode_structure(v, body, add_blob, f"{where}[{k!r}]"),
+            ]
             for k, v in structure.items()
         ]
         return {"dict": items}
     if kind is list:
         values = [
-            encode_structure(v, add_blob, f"{where}[{i}]")
+            encode_structure(v, body, add_blob, f"{where}[{i}]")
             for i, v in enumerate(structure)
         ]
         return {"list": values}
     if isinstance(structure, np.ndarray):
-        return _encode_array(structure, add_blob, where)
+        return _encode_array(structure, body, add_blob, where)
     if kind is str:
         return {"value": structure}
     raise TypeError(
@@ -50,35 +122,66 @@ def encode_structure(
 
 
 def decode_structure(
-    encoded: dict[str, Any], get_blob: Callable[[str], np.ndarray]
+    manifest: Manifest, name: str, get_blob: Callable[[str], np.ndarray]
 ) -> Any:
     """Rebuilds a structure; `get_blob` returns a blob's plain bytes."""
+
+    def decode(encoded: dict[str, Any]) -> Any:
+        ((kind, content),) = encoded.items()
+        match kind:
+            case "dict":
+                return {key: decode(v) for key, v in content}
+            case "list":
+                return [decode(v) for v in content]
+            case "array":
+                return _decode_array(content, manifest, get_blob)
+            case "value":
+                return content
+        raise ValueError(f"a value of kind {kind!r} is not known")
+
+    return decode(manifest.items[name])
+
+
+def large_arrays(structure: Any) -> Iterator[np.ndarray]:
+    """Yields the arrays of a structure that become blobs."""
+    if isinstance(structure, dict | list):
+        values = structure.values() if isinstance(structure, dict) else structure
+        for value in values:
+            yield from large_arrays(value)
+    elif isinstance(structure, np.ndarray) and _is_large(structure):
+        yield structure
+
+
+def _is_large(array: np.ndarray) -> bool:
+    return array.nbytes > LARGEST_IN_FILE and array.dtype.kind in _ARRAY_KINDS
+
+
+def blobs_of(encoded: dict[str, Any]) -> list[str]:
+    """Returns the digests that an encoded structure refers to, repeats included."""
+    found = []
+
+    def note(array: dict[str, Any]) -> dict[str, Any]:
+        if "blob" in array:
+            found.append(array["blob"])
+        return array
+
+    _map_arrays(encoded, note)
+    return found
+
+
+def _map_arrays(
+    encoded: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Returns an encoded structure whose descriptions of arrays are changed."""
     ((kind, content),) = encoded.items()
     match kind:
         case "dict":
-            return {key: decode_structure(v, get_blob) for key, v in content}
+            return {kind: [[key, _map_arrays(v, change)] for key, v in content]}
         case "list":
-            return [decode_structure(v, get_blob) for v in content]
+            return {kind: [_map_arrays(v, change) for v in content]}
         case "array":
-            return _decode_array(content, get_blob)
-        case "value":
-            return content
-    raise ValueError(f"a value of kind {kind!r} is not known")
-
-
-def blobs_of(encoded: Any) -> Iterator[str]:
-    """Yields the digests that an encoded structure refers to, repeats included."""
-    if isinstance(encoded, dict):
-        array = encoded.get("array")
-        if isinstance(array, dict):
-            if "blob" in array:
-                yield array["blob"]
-            return
-        for value in encoded.values():
-            yield from blobs_of(value)
-    elif isinstance(encoded, list):
-        for value in encoded:
-            yield from blobs_of(value)
+            return {kind: change(content)}
+    return encoded
 
 
 def _check_key(key: Any, where: str) -> str:
@@ -87,61 +190,78 @@ def _check_key(key: Any, where: str) -> str:
     raise TypeError(f"structure{where} has the key {key!r}; keys are strings.")
 
 
-def _encode_array(array: np.ndarray, add_blob, where: str) -> dict[str, Any]:
+def _encode_array(array: np.ndarray, body: Body, add_blob, where: str) -> dict:
     if array.dtype.kind not in _ARRAY_KINDS:
         raise TypeError(
             f"structure{where} has the dtype {array.dtype}; convert it to a plain "
             "numeric, boolean or string dtype first."
         )
     entry: dict[str, Any] = {"dtype": array.dtype.str, "shape": list(array.shape)}
-    if array.nbytes <= _IN_PLACE_BYTES:
-        entry["data"] = base64.b64encode(array.tobytes()).decode()
-    else:
+    if _is_large(array):
         entry["blob"] = add_blob(array)
+    else:
+        entry["at"] = body.add(array.tobytes())
     return {"array": entry}
 
 
-def _decode_array(entry: dict[str, Any], get_blob) -> np.ndarray:
-    dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
+def _size_of(entry: dict[str, Any]) -> int:
+    items = int(np.prod(entry["shape"], dtype=np.int64))
+    return items * np.dtype(entry["dtype"]).itemsize
+
+
+def _decode_array(entry: dict[str, Any], manifest: Manifest, get_blob) -> np.ndarray:
     if "blob" in entry:
         plain = get_blob(entry["blob"])
-    else:
+    elif "at" in entry:
+        plain = np.frombuffer(bytearray(manifest.part(entry)), np.uint8)
+    else:  # as format 1 wrote arrays of a few bytes
         plain = np.frombuffer(bytearray(base64.b64decode(entry["data"])), np.uint8)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = _size_of(entry)
     if plain.nbytes != size:
         raise ValueError(f"an array holds {plain.nbytes} bytes instead of {size}")
+    dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
     return np.ndarray(shape, dtype, plain.data if size else None)
 
 
-def write_manifest(path: pathlib.Path, manifest: dict[str, Any]) -> None:
-    """Writes a manifest with its checksum, as a whole or not at all."""
-    body = _canonical({"format": _FORMAT, **manifest})
-    content = f'{{"checksum":"{blobs.digest_of(body.encode())}","manifest":{body}}}\n'
-    files.write_text(path, content, mode=0o600)
+def write_manifest(
+    path: pathlib.Path, manifest: Manifest, *, sync_folder: bool = True
+) -> None:
+    """Writes a manifest with its checksum, as a whole or not at all.
+
+    Args:
+      path: Its file.
+      manifest: What to write.
+      sync_folder: As for `files.write_bytes`.
+    """
+    text = _canonical(
+        {"format": _FORMAT, "round": manifest.round, "items": manifest.items}
+    )
+    checksum = blobs.digest_of(text.encode(), manifest.body)
+    line = f'{{"checksum":"{checksum}","manifest":{text}}}\n'.encode()
+    files.write_bytes(path, line, manifest.body, mode=0o600, sync_folder=sync_folder)
 
 
-def read_manifest(path: pathlib.Path) -> dict[str, Any]:
+def read_manifest(path: pathlib.Path) -> Manifest:
     """Reads a manifest and checks it.
 
     Raises:
       CorruptCheckpointError: It is damaged.
       StoreError: It was written by a later version of this module.
     """
-    with open(path, "rb") as file:
-        content = file.read()
+    line, _, body = path.read_bytes().partition(b"\n")
     try:
-        outer = json.loads(content)
-        manifest, checksum = outer["manifest"], outer["checksum"]
+        outer = json.loads(line)
+        found, checksum = outer["manifest"], outer["checksum"]
     except (ValueError, KeyError, TypeError) as error:
         reason = "is not a manifest: truncated or damaged"
         raise blobs.CorruptCheckpointError(path, reason) from error
-    if blobs.digest_of(_canonical(manifest).encode()) != checksum:
+    if blobs.digest_of(_canonical(found).encode(), body) != checksum:
         raise blobs.CorruptCheckpointError(path, "does not match its checksum")
-    if manifest["format"] != _FORMAT:
+    if found["format"] not in _FORMATS:
         raise blobs.StoreError(
-            f"{path} has format {manifest['format']}; this version reads {_FORMAT}."
+            f"{path} has format {found['format']}; this version reads {_FORMATS}."
         )
-    return manifest
+    return Manifest(found["round"], found["items"], body)
 
 
 def manifest_path(folder: pathlib.Path, round_number: int) -> pathlib.Path:

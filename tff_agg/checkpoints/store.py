@@ -2,15 +2,19 @@
 
 ```
 folder/
-  manifests/000000012.json   structure, dtypes, shapes and digests of round 12
-  blobs/<digest>             one array each, shared by all manifests that name it
+  manifests/000000012.json   round 12: a line of JSON, then its smaller arrays
+  blobs/<digest>             one large array each, shared by all rounds that name it
 ```
-A save writes the arrays that are new, makes them durable, and only then puts the
+A save writes the large arrays that are new, makes them durable, and only then puts the
 manifest in place with one rename: a process killed at any moment leaves the round
 either whole or absent. Removal goes the other way round: first the manifest, then the
 arrays that nothing names any more. What a crash leaves lying about is removed by the
 next process that saves. All files belong to their owner alone, because a state holds
 the secret seed of the noise.
+
+A file or folder is made durable only where something relies on it. A round of a small
+model takes three such waits: for the new manifest, for its name, and for the manifest
+of the round that loses its state.
 """
 
 import collections
@@ -175,14 +179,16 @@ class CheckpointStore:
         with blobs.storing("collect garbage", self.folder):
             self._written = None
             before = len(self._blobs.digests())
-            if before:
+            if self.has_rounds() or before:
                 view = self._writer_view()
                 self._apply_policies(
                     sorted({n for names in view.values() for n in names})
                 )
             return before - len(self._blobs.digests())
 
-    def discard(self, names: Iterable[str], keep_last: int) -> None:
+    def discard(
+        self, names: Iterable[str], keep_last: int, *, durable: bool = True
+    ) -> None:
         """Removes names from all but their newest rounds, whatever the policies say.
 
         Only the process that writes may call it. What was removed is off the disk's
@@ -191,6 +197,8 @@ class CheckpointStore:
         Args:
           names: The names to remove.
           keep_last: In how many of the newest rounds each name stays, at least 1.
+          durable: Whether a power failure after this cannot bring them back. Without
+            it, that is so after the next save.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last={keep_last} must be 1 or more.")
@@ -200,24 +208,21 @@ class CheckpointStore:
             for name in names:
                 for number in sorted(r for r in view if name in view[r])[:-keep_last]:
                     old.setdefault(number, set()).add(name)
-            for number, gone in old.items():
-                manifest = self._manifest(number)
-                for name in gone:
-                    del manifest["items"][name]
-                self._put(number, manifest)
+            self._remove(old)
+            if durable:
+                files.sync_folder(self._manifests)
 
     def _load(self, number: int, name: str) -> Restored:
         manifest = self._manifest(number)
-        if name not in manifest["items"]:
+        if name not in manifest.items:
             raise MissingCheckpointError(
                 f"Round {number} in {self.folder} has no {name!r}; it has "
-                f"{sorted(manifest['items'])}."
+                f"{sorted(manifest.items)}."
             )
-        encoded = manifest["items"][name]
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             pending = {
                 digest: pool.submit(self._blobs.read, digest)
-                for digest in dict.fromkeys(manifests.blobs_of(encoded))
+                for digest in dict.fromkeys(manifests.blobs_of(manifest.items[name]))
             }
             shared: set[str] = set()
 
@@ -229,7 +234,7 @@ class CheckpointStore:
                 return plain.copy() if again else plain
 
             try:
-                value = manifests.decode_structure(encoded, get_blob)
+                value = manifests.decode_structure(manifest, name, get_blob)
             except (ValueError, KeyError, TypeError) as error:
                 path = manifests.manifest_path(self._manifests, number)
                 raise CorruptCheckpointError(path, f"is damaged: {error}") from error
@@ -237,7 +242,7 @@ class CheckpointStore:
                 raise StoreError(f"Cannot read round {number}: {error}") from error
         return Restored(int(number), value)
 
-    def _manifest(self, number: int) -> dict[str, Any]:
+    def _manifest(self, number: int) -> manifests.Manifest:
         """Reads a round's manifest."""
         path = manifests.manifest_path(self._manifests, int(number))
         try:
@@ -256,7 +261,7 @@ class CheckpointStore:
             status = os.stat(path)
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if number not in self._names or self._names[number][0] != stamp:
-                self._names[number] = stamp, list(self._manifest(number)["items"])
+                self._names[number] = stamp, list(self._manifest(number).items)
             return self._names[number][1]
         raise MissingCheckpointError(f"There is no round {number} in {self.folder}.")
 
@@ -297,13 +302,16 @@ class CheckpointStore:
                     new.setdefault(digest, value)
                 return digest
 
+            body = manifests.Body()
             encoded = {
-                name: manifests.encode_structure(structure, add_blob, f" {name!r}")
-                for name, structure in items.items()
+                name: manifests.encode_structure(s, body, add_blob, f" {name!r}")
+                for name, s in items.items()
             }
-            known = number in self._writer_view()
-            kept = self._manifest(number)["items"] if known else {}
-            manifest = {"round": number, "items": {**kept, **encoded}}
+            if number in self._writer_view():
+                there = self._manifest(number)
+                others = [name for name in there.items if name not in items]
+                encoded = {**there.only(others, body).items, **encoded}
+            manifest = manifests.Manifest(number, encoded, body.content())
             try:
                 futures = [
                     pool.submit(self._blobs.stage, _contiguous(value), digest)
@@ -315,7 +323,7 @@ class CheckpointStore:
                 for future in futures:
                     future.result()
                 files.publish(staged)
-                self._put(number, manifest)
+                self._put(manifest, durable=True)
             except BaseException:
                 for temporary in temporaries:
                     with contextlib.suppress(OSError):
@@ -328,21 +336,25 @@ class CheckpointStore:
                 raise
         self._known_good.update(new)
 
-    def _put(self, number: int, manifest: dict[str, Any]) -> None:
+    def _put(self, manifest: manifests.Manifest, *, durable: bool) -> None:
         """Puts a manifest in place, or takes an empty one away; then frees arrays."""
+        number = manifest.round
         path = manifests.manifest_path(self._manifests, number)
-        if manifest["items"]:
-            manifests.write_manifest(path, manifest)
+        written = self._writer_view()
+        old = _union(written.get(number, {}))
+        found = _digests_by_name(manifest)
+        new = _union(found)
+        # No manifest may come back, after a power failure, that names what is gone.
+        sync = durable or bool(old - new)
+        if found:
+            manifests.write_manifest(path, manifest, sync_folder=sync)
+            written[number] = found
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            # The manifest must be gone for good before what it names goes.
-            files.sync_folder(self._manifests)
-        written = self._writer_view()
-        old = _union(written.pop(number, {}))
-        if manifest["items"]:
-            written[number] = _digests_by_name(manifest)
-        new = _union(written.get(number, {}))
+            if sync:
+                files.sync_folder(self._manifests)
+            written.pop(number, None)
         self._uses.update(new - old)
         self._uses.subtract(old - new)
         for digest in old - new:
@@ -356,19 +368,24 @@ class CheckpointStore:
 
     def _apply_policies(self, names: Iterable[str]) -> None:
         """Removes the rounds of these names that their policies let go."""
+        old: dict[int, set[str]] = {}
         for name in names:
             rounds = sorted(r for r, m in self._writer_view().items() if name in m)
             for number in self._retention.dropped(name, rounds):
-                manifest = self._manifest(number)
-                del manifest["items"][name]
-                self._put(number, manifest)
+                old.setdefault(number, set()).add(name)
+        self._remove(old)
+
+    def _remove(self, old: Mapping[int, Iterable[str]]) -> None:
+        """Removes names from rounds."""
+        for number, names in old.items():
+            self._put(self._manifest(number).without(names), durable=False)
 
 
 _View = dict[int, dict[str, frozenset[str]]]
 
 
-def _digests_by_name(manifest: dict[str, Any]) -> dict[str, frozenset[str]]:
-    items = manifest["items"].items()
+def _digests_by_name(manifest: manifests.Manifest) -> dict[str, frozenset[str]]:
+    items = manifest.items.items()
     return {name: frozenset(manifests.blobs_of(encoded)) for name, encoded in items}
 
 
@@ -386,12 +403,5 @@ def _digest(value: Any) -> str:
 
 def _digest_all(items: Mapping[str, Any], pool) -> dict[int, str]:
     """Digests every large leaf once, in parallel; by the identity of the leaf."""
-    found: dict[int, Any] = {}
-
-    def collect(value: Any) -> str:
-        found[id(value)] = value
-        return ""
-
-    for name, structure in items.items():
-        manifests.encode_structure(structure, collect, f" {name!r}")
+    found = {id(array): array for array in manifests.large_arrays(list(items.values()))}
     return dict(zip(found, pool.map(_digest, found.values()), strict=True))

@@ -6,6 +6,7 @@ from typing import Any
 
 from pds import sampler, schedule
 from tff_agg.experiment import identity, loop
+from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Client, Task
 from tff_agg.learning import grouping
 from tff_agg.runtime import LaneData, disclosure, lane_facts
@@ -18,6 +19,11 @@ _SCHEDULES = {
 }
 
 
+def build_schedule(config: RunConfig) -> schedule.Schedule | None:
+    """Returns the periodic shift of a configuration; None without one."""
+    return _SCHEDULES[config.pds_schedule](config.pds_period) if config.pds else None
+
+
 def build_sampler(task: Task) -> sampler.Sampler:
     """Returns the sampler of a task's configuration: who takes part in which round.
 
@@ -25,7 +31,7 @@ def build_sampler(task: Task) -> sampler.Sampler:
       sampler.ExhaustedError: The users do not suffice; names the flags that matter.
     """
     config = task.config
-    shift = _SCHEDULES[config.pds_schedule](config.pds_period) if config.pds else None
+    shift = build_schedule(config)
     groups = task.population()
     participation = config.build_participation()
     try:

@@ -9,8 +9,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
-from tff_agg import averaging, privacy
+from tff_agg import averaging, fields, privacy
 from tff_agg.fields import described
+from tff_agg.privacy import guarantees
 
 AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 SCHEDULES = ("linear", "cosine", "step", "constant")
@@ -28,36 +29,23 @@ GROUP_USERS = 25
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig(privacy.PrivacyRecipe):
-    """What a training run is, in full; the defaults are the paper's at ε = 18.9.
+class RunConfig:
+    """What every run has, whatever trains it: averager, shift, evaluation, saving.
 
-    Rounds, clients, noise, participation and the server's momentum are fields of the
-    privacy recipe, from which mechanism, schema and plan follow.
-
-    Example:
-      >>> TrainConfig(noise_multiplier=1.0, averager='uta', k=3).build_averager().name
-      'uta(k=3)'
+    A run of DP-FTRL is a `TrainConfig`, one of DP-SGD a `SampleConfig`.
     """
 
+    # What reports call the unit of privacy.
+    privacy_level: ClassVar[str] = "User-level"
     # What the fields of earlier versions are called now, for old run folders and for
     # the flags of the same names.
     renamed: ClassVar[dict[str, str]] = {}
 
+    rounds: int = described(2000, "training rounds", at_least=1)
+    delta: float = described(1e-6, "δ of the guarantee")
     seed: int = described(
         0, "seed of sampling, shuffling and initial weights", in_process=False
     )
-    group_users: int | None = described(
-        None,
-        "users trained side by side, as one client of TFF's; 1: one by one; not given: "
-        "25 for models of at most 200,000 parameters that can, else 1",
-        at_least=1,
-    )
-    # Optimisers.
-    batch_size: int = described(16, "examples in a client's step", at_least=1)
-    local_epochs: int = described(1, "passes of a client over its examples", at_least=1)
-    client_learning_rate: float = described(1.0, "learning rate of the clients' SGD")
-    server_learning_rate: float = described(0.5, "learning rate of the server")
-    nesterov: bool = described(False, "whether the server's momentum is Nesterov's")
     # Aggregation of checkpoints in training.
     averager: str = described("last", "what is broadcast", AVERAGERS)
     k: int = described(
@@ -98,9 +86,6 @@ class TrainConfig(privacy.PrivacyRecipe):
         "a known noise seed, for tests: such a run has no privacy at all",
         in_process=False,
     )
-    on_non_finite: str = described(
-        "drop", "what to do with an update that is not finite", ("drop", "error")
-    )
     # Periodic distribution shift.
     pds: bool = described(
         False, "draw clients from two groups by turns", in_process=False
@@ -113,19 +98,6 @@ class TrainConfig(privacy.PrivacyRecipe):
         "linear", "shape of the shift", SCHEDULES, in_process=False,
         only_with=_SHIFTED,
     )  # fmt: skip
-    pds_split: str = described(
-        "binomial",
-        "how a cohort is split between the groups",
-        ("binomial", "fixed"),
-        in_process=False,
-        only_with=_SHIFTED,
-    )
-    on_exhausted: str = described(
-        "error",
-        "what to do when a group has no user left",
-        ("error", "fill_from_other", "smaller_cohort"),
-        in_process=False,
-    )
     # Evaluation and saving.
     evaluate_every: int = described(
         20, "rounds between validations", at_least=1, in_process=False
@@ -148,29 +120,10 @@ class TrainConfig(privacy.PrivacyRecipe):
         "0: none of them",
         in_process=False,
     )
-    # Runtime.
-    runtime: str = described(
-        "local", "what runs the rounds", ("local", "ray", "worker")
-    )
-    lanes: int | None = described(
-        None, "local and ray: lanes; not given: one per core or GPU", at_least=1,
-        only_with=("runtime", ("local", "ray")),
-    )  # fmt: skip
-    ray_address: str | None = described(
-        None, "ray: the cluster, 'host:port' or 'auto'; not given: this machine alone",
-        in_process=False, only_with=("runtime", ("ray",)),
-    )  # fmt: skip
-    cpus_per_lane: float = described(
-        1.0, "ray: CPUs of the cluster that a lane takes",
-        in_process=False, only_with=("runtime", ("ray",)),
-    )  # fmt: skip
-    gpus_per_lane: float = described(
-        0.0, "ray: GPUs of the cluster that a lane takes",
-        in_process=False, only_with=("runtime", ("ray",)),
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        fields.check(self)
+        guarantees.check_delta(self.delta)
         if self.averager == "ema" and (self.ema_weight is None) == (
             self.ema_decay is None
         ):
@@ -179,20 +132,27 @@ class TrainConfig(privacy.PrivacyRecipe):
                 f"checkpoint) and ema_decay (of the old average); got "
                 f"{self.ema_weight!r} and {self.ema_decay!r}"
             )
-        if self.averager == "schedule_free" and (
-            self.step_from != "iterate" or self.server_momentum
-        ):
-            raise ValueError(
-                "averager=schedule_free goes with step_from=iterate and "
-                f"server_momentum=0; got step_from={self.step_from} and "
-                f"server_momentum={self.server_momentum!r}"
-            )
         if not self.beta <= 1:
             raise ValueError(f"beta must be at most 1; got {self.beta!r}")
 
+    def check_schedule_free(self, name: str) -> None:
+        """Refuses `schedule_free` with what would make it another method.
+
+        Args:
+          name: The field that is the momentum.
+        """
+        momentum = getattr(self, name)
+        if self.averager == "schedule_free" and (
+            self.step_from != "iterate" or momentum
+        ):
+            raise ValueError(
+                f"averager=schedule_free goes with step_from=iterate and {name}=0; got "
+                f"step_from={self.step_from} and {name}={momentum!r}"
+            )
+
     def without_effect(self, given: Collection[str]) -> list[str]:
         """Says which of the given fields change nothing; a text for each."""
-        found = super().without_effect(given)
+        found = fields.without_effect(self, given)
         if "keep_every" in given and self.keep_every and not self.keep_last:
             found.append(
                 f"keep_every={self.keep_every} needs keep_last; it is 0, which keeps "
@@ -200,33 +160,17 @@ class TrainConfig(privacy.PrivacyRecipe):
             )
         return found
 
+    @property
+    def cohort_words(self) -> str:
+        """Says what a round works on."""
+        raise NotImplementedError
+
     def build_averager(self) -> averaging.Averager:
         """Returns the averager of the server."""
         made = _BUILD_AVERAGER[self.averager](self)
         if not self.start_round:
             return made
         return averaging.starting_at(self.start_round, made)
-
-    def group_size(self, num_parameters: int) -> int:
-        """Returns how many users train side by side, given the size of the model.
-
-        The choice decides the order of additions and with it the last bits of a run.
-        It follows from the configuration and the model alone, never from the machine.
-        """
-        if self.group_users is not None:
-            return self.group_users
-        return GROUP_USERS if num_parameters <= GROUP_PARAMETERS else 1
-
-    def runtime_options(self) -> dict[str, Any]:
-        """Returns the options of the runtime that it is created with."""
-        options: dict[str, Any] = {} if self.lanes is None else {"lanes": self.lanes}
-        if self.runtime == "ray":
-            options |= {
-                "address": self.ray_address,
-                "cpus_per_lane": self.cpus_per_lane,
-                "gpus_per_lane": self.gpus_per_lane,
-            }
-        return options
 
     @property
     def noise_seed_is_known(self) -> bool:
@@ -265,6 +209,104 @@ class TrainConfig(privacy.PrivacyRecipe):
             if not field.metadata["in_process"]
         }
         return dataclasses.replace(self, **reset)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(RunConfig, privacy.PrivacyRecipe):
+    """What a training run is, in full; the defaults are the paper's at ε = 18.9.
+
+    Rounds, clients, noise, participation and the server's momentum are fields of the
+    privacy recipe, from which mechanism, schema and plan follow.
+
+    Example:
+      >>> TrainConfig(noise_multiplier=1.0, averager='uta', k=3).build_averager().name
+      'uta(k=3)'
+    """
+
+    group_users: int | None = described(
+        None,
+        "users trained side by side, as one client of TFF's; 1: one by one; not given: "
+        "25 for models of at most 200,000 parameters that can, else 1",
+        at_least=1,
+    )
+    # Optimisers.
+    batch_size: int = described(16, "examples in a client's step", at_least=1)
+    local_epochs: int = described(1, "passes of a client over its examples", at_least=1)
+    client_learning_rate: float = described(1.0, "learning rate of the clients' SGD")
+    server_learning_rate: float = described(0.5, "learning rate of the server")
+    nesterov: bool = described(False, "whether the server's momentum is Nesterov's")
+    on_non_finite: str = described(
+        "drop", "what to do with an update that is not finite", ("drop", "error")
+    )
+    pds_split: str = described(
+        "binomial",
+        "how a cohort is split between the groups",
+        ("binomial", "fixed"),
+        in_process=False,
+        only_with=_SHIFTED,
+    )
+    on_exhausted: str = described(
+        "error",
+        "what to do when a group has no user left",
+        ("error", "fill_from_other", "smaller_cohort"),
+        in_process=False,
+    )
+    # Runtime.
+    runtime: str = described(
+        "local", "what runs the rounds", ("local", "ray", "worker")
+    )
+    lanes: int | None = described(
+        None, "local and ray: lanes; not given: one per core or GPU", at_least=1,
+        only_with=("runtime", ("local", "ray")),
+    )  # fmt: skip
+    ray_address: str | None = described(
+        None, "ray: the cluster, 'host:port' or 'auto'; not given: this machine alone",
+        in_process=False, only_with=("runtime", ("ray",)),
+    )  # fmt: skip
+    cpus_per_lane: float = described(
+        1.0, "ray: CPUs of the cluster that a lane takes",
+        in_process=False, only_with=("runtime", ("ray",)),
+    )  # fmt: skip
+    gpus_per_lane: float = described(
+        0.0, "ray: GPUs of the cluster that a lane takes",
+        in_process=False, only_with=("runtime", ("ray",)),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        privacy.PrivacyRecipe.__post_init__(self)
+        super().__post_init__()
+        self.check_schedule_free("server_momentum")
+
+    def without_effect(self, given: Collection[str]) -> list[str]:
+        """Says which of the given fields change nothing; a text for each."""
+        of_recipe = privacy.PrivacyRecipe.without_effect(self, given)
+        return list(dict.fromkeys(of_recipe + super().without_effect(given)))
+
+    @property
+    def cohort_words(self) -> str:
+        """Says how many users a round has."""
+        return f"{self.clients_per_round} users"
+
+    def group_size(self, num_parameters: int) -> int:
+        """Returns how many users train side by side, given the size of the model.
+
+        The choice decides the order of additions and with it the last bits of a run.
+        It follows from the configuration and the model alone, never from the machine.
+        """
+        if self.group_users is not None:
+            return self.group_users
+        return GROUP_USERS if num_parameters <= GROUP_PARAMETERS else 1
+
+    def runtime_options(self) -> dict[str, Any]:
+        """Returns the options of the runtime that it is created with."""
+        options: dict[str, Any] = {} if self.lanes is None else {"lanes": self.lanes}
+        if self.runtime == "ray":
+            options |= {
+                "address": self.ray_address,
+                "cpus_per_lane": self.cpus_per_lane,
+                "gpus_per_lane": self.gpus_per_lane,
+            }
+        return options
 
 
 # What stands in config.json besides, and what earlier versions had.

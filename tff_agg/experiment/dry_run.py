@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pds import sampler
 from tff_agg import privacy
-from tff_agg.experiment import cohorts, needs, process_cache, recording, run_folder
+from tff_agg.experiment import loop, needs, process_cache, recording, run_folder
 from tff_agg.experiment.task import Task
 
 
@@ -32,8 +31,8 @@ class Estimate(NamedTuple):
       validations: How many are left.
     """
 
-    plan: privacy.Plan
-    members: sampler.Sampler
+    plan: privacy.PrivacyPlan
+    members: Any
     disk: needs.Disk
     done: int
     first_round: float
@@ -44,11 +43,14 @@ class Estimate(NamedTuple):
     @property
     def seconds(self) -> float:
         """The time of what is left; saving and the test are not in it."""
-        left = self.plan.rounds - self.done
-        if not left:
+        return self.seconds_for(self.plan.rounds - self.done, self.validations)
+
+    def seconds_for(self, rounds: int, validations: int) -> float:
+        """The time of so many rounds and validations of a run like this one."""
+        if not rounds:
             return 0.0
-        rounds = self.first_round + (left - 1) * self.later_round
-        return rounds + self.validations * self.validation
+        trained = self.first_round + (rounds - 1) * self.later_round
+        return trained + validations * self.validation
 
     def lines(self) -> list[list[str]]:
         """Returns it as rows of a table."""
@@ -73,7 +75,7 @@ def estimate(
     task: Task,
     out: str,
     clock: Callable[[], float] = time.monotonic,
-    on_plan: Callable[[privacy.Plan], None] | None = None,
+    on_plan: Callable[[privacy.PrivacyPlan], None] | None = None,
 ) -> Estimate:
     """Checks everything that a run would check, and measures two rounds.
 
@@ -88,10 +90,10 @@ def estimate(
       sampler.ExhaustedError: The users do not suffice.
     """
     config = task.config
-    plan = config.build_plan(task.releases())
+    plan = task.build_plan()
     if on_plan is not None:
         on_plan(plan)
-    members = cohorts.build_sampler(task)
+    members = task.build_sampler()
     plan.check_sampler(members)
     history = run_folder.check(pathlib.Path(out), task)
     done = 0 if history is None else max(history.last, 0)
@@ -113,15 +115,15 @@ def estimate(
 
 
 def _time_rounds(
-    process: Any, task: Task, members: sampler.Sampler, clock: Callable[[], float]
+    process: Any, task: Task, members: Any, clock: Callable[[], float]
 ) -> tuple[float, float]:
     """Returns the seconds of a first round and of one after it."""
-    state = process_cache.first_state(process, task)
-    read = cohorts.reader(task, members)
+    state = task.first_state(process)
+    read = loop.bound(task.reader(members), process)
     seconds = []
     for number in (0, min(1, members.rounds - 1)):
         begin = clock()
-        state = process.next(state, list(read(number).data)).state
+        state = process.next(state, list(read(number, state).data)).state
         seconds.append(clock() - begin)
     return seconds[0], seconds[1]
 

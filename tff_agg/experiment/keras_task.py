@@ -3,19 +3,18 @@
 import abc
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from tff_agg.experiment.task import Client, Sample, Scores, Task, Weights
-from tff_agg.recycling.metrics import ACCURACY, Metric
+from tff_agg.experiment.classifier import ClassifierTask, Examples, Rows
+from tff_agg.experiment.task import Client, Weights
 from tff_agg.recycling.outputs import Predictions
 
-Examples = tuple[np.ndarray, np.ndarray]
 _BATCH = 512
 
 
-class KerasTask(Task):
+class KerasTask(ClassifierTask):
     """A classifier in Keras, trained by plain gradient descent on each client.
 
     A task of your own says who the users are (`users`), what they have (`examples_of`),
@@ -24,11 +23,6 @@ class KerasTask(Task):
     shows one.
     """
 
-    metrics: ClassVar[tuple[Metric, ...]] = (
-        ACCURACY,
-        Metric("loss", higher_is_better=False),
-    )
-
     @abc.abstractmethod
     def keras_model(self, seed: int) -> Any:
         """Builds the model, its initial weights a function of the seed."""
@@ -36,10 +30,6 @@ class KerasTask(Task):
     @abc.abstractmethod
     def examples_of(self, user: int, group: str) -> Examples:
         """Returns a user's features and labels, in a fixed order."""
-
-    @abc.abstractmethod
-    def evaluation_examples(self, split: str) -> Mapping[str, Examples]:
-        """Returns features and labels of a split, by group."""
 
     def client(self, user: int, group: str, round_number: int) -> Client:
         """Returns a user's features and labels."""
@@ -130,54 +120,12 @@ class KerasTask(Task):
             variable.assign(value)
         return model
 
-    def sample(self, split: str, examples: int, seed: int) -> Sample:
-        """Draws examples of all groups in their shares."""
-        groups = self.evaluation_examples(split)
-        total = sum(len(labels) for _, labels in groups.values())
-        if not total:
-            raise ValueError(f"the split {split!r} of {self.package} has no examples")
-        share = min(1.0, examples / total)
-        found = {}
-        for number, (name, (features, labels)) in enumerate(groups.items()):
-            count = max(1, round(share * len(labels)))
-            chosen = np.sort(
-                np.random.default_rng([seed, number]).permutation(len(labels))[:count]
-            )
-            found[name] = (features[chosen], labels[chosen])
-        return found
-
-    def flat_sample(self, sample: Sample) -> "_Rows":
-        """Returns all examples, to be sliced together with their labels."""
-        features, labels = zip(*sample.values(), strict=True)
-        return _Rows(np.concatenate(features), np.concatenate(labels))
-
     @property
     def classes(self) -> int:
         """The width of the model's output."""
         return int(self._built.output_shape[-1])
 
-    def evaluator(self) -> Callable[[Weights, Sample], Scores]:
-        """Returns accuracy and mean cross entropy."""
-        predict = self.predictor()
-
-        def sums(weights: Weights, examples: Examples) -> np.ndarray:
-            scores, labels = predict(weights, _Rows(*examples))
-            chosen = scores[np.arange(len(labels)), labels]
-            right = scores.argmax(axis=1) == labels
-            loss = -np.log(np.maximum(chosen, np.finfo(np.float32).tiny))
-            return np.array([right.sum(), loss.sum(dtype=np.float64), len(labels)])
-
-        def evaluate(weights: Weights, sample: Sample) -> Scores:
-            parts = {name: sums(weights, part) for name, part in sample.items()}
-            parts["all"] = np.sum(list(parts.values()), axis=0)
-            return {
-                name: {"accuracy": right / count, "loss": loss / count}
-                for name, (right, loss, count) in parts.items()
-            }
-
-        return evaluate
-
-    def predictor(self) -> Callable[[Weights, "_Rows"], Predictions]:
+    def predictor(self) -> Callable[[Weights, Rows], Predictions]:
         """Returns the predicted distributions."""
         import tensorflow as tf
 
@@ -189,7 +137,7 @@ class KerasTask(Task):
             lambda features: tf.nn.softmax(model(features, training=False))
         ).get_concrete_function(self._features)
 
-        def predict(weights: Weights, rows: "_Rows") -> Predictions:
+        def predict(weights: Weights, rows: Rows) -> Predictions:
             values = self.named(weights).values()
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -201,16 +149,3 @@ class KerasTask(Task):
             return Predictions(np.concatenate([empty, *scores]), rows.labels)
 
         return predict
-
-
-class _Rows:
-    """Features with their labels, sliced together."""
-
-    def __init__(self, features: np.ndarray, labels: np.ndarray):
-        self.features, self.labels = features, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, part: slice) -> "_Rows":
-        return _Rows(self.features[part], self.labels[part])

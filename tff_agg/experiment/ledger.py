@@ -10,8 +10,10 @@ The file is a line of JSON for each entry, with a checksum, and only ever grows:
 | told | `on_round` has returned for that round, and what it returned |
 
 A round is saved first, then entered here, then reported: whatever shows a round to the
-world comes after its entry. The ledger lies outside the checkpoints, so that a run
-whose checkpoints are gone is still known to have released its rounds.
+world comes after its entry. Entries are durable when they are made, except that of a
+report, which becomes so with the next round's: if a power failure takes it, the last
+round is reported again. The ledger lies outside the checkpoints, so that a run whose
+checkpoints are gone is still known to have released its rounds.
 """
 
 import contextlib
@@ -119,10 +121,11 @@ class Ledger:
         self._append({"kind": "round", **record})
 
     def add_told(self, number: int, facts: Mapping[str, Any] | None) -> None:
-        """Enters that a round has been reported."""
-        self._append({"kind": "told", "round": number, "facts": dict(facts or {})})
+        """Enters that a round has been reported; durable with the next entry."""
+        entry = {"kind": "told", "round": number, "facts": dict(facts or {})}
+        self._append(entry, durable=False)
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: dict[str, Any], *, durable: bool = True) -> None:
         """Adds a line, durable before this returns; all of it or none."""
         assert self._history is not None, "open or create comes first"
         line = _line(entry)
@@ -134,7 +137,8 @@ class Ledger:
                     rest = memoryview(line)
                     while rest.nbytes:
                         rest = rest[os.write(descriptor, rest) :]
-                    os.fsync(descriptor)
+                    if durable:
+                        os.fsync(descriptor)
                 except BaseException:
                     with contextlib.suppress(OSError):
                         os.ftruncate(descriptor, before)

@@ -101,7 +101,7 @@ def train(
     identity: identities.Identity,
     folder: str | os.PathLike,
     rounds: int,
-    cohort: Callable[[int], Cohort],
+    cohort: Callable[..., Cohort],
     store: checkpoints.CheckpointStore,
     weight_names: Sequence[str] | None = None,
     initialize: Callable[[], Any] | None = None,
@@ -109,7 +109,7 @@ def train(
     on_start: Callable[[int, list[Past]], None] | None = None,
     on_round: Callable[[Report], Mapping[str, Any] | None] | None = None,
 ) -> Any:
-    """Runs a DP-FTRL process to its last round, from wherever its folder stands.
+    """Runs a process to its last round, from wherever its folder stands.
 
     After round r (r = 1, 2, …) the store holds, under r, 'iterate' and 'aggregate'.
     Round 0 is the initial model. The newest two rounds also have 'state', which holds
@@ -117,12 +117,14 @@ def train(
     are dropped: the last state has zeros in their place, earlier states are removed.
 
     Args:
-      process: A process of `tff_agg.build_dp_ftrl_process`; the runtime to use is set.
+      process: A process of `tff_agg.build_dp_ftrl_process`, where the runtime to use is
+        set; or one that says itself what is in its states, as a `DPSGDProcess` does.
       identity: What the run is. It is stored before any noise is drawn; a run goes on
         only under the same one.
       folder: The run's folder, where its ledger is.
       rounds: Go on until so many rounds are done; at most the plan's.
-      cohort: The clients of round t = 0, 1, …: a pure function of t.
+      cohort: The clients of round t = 0, 1, …: a pure function of t; where the process
+        has a `sampling_seed`, of t and that secret.
       store: Where the checkpoints are; the run goes on from the newest whole state.
       weight_names: What to call the trainable weights in checkpoints, in their order;
         by default their places in the model's structure.
@@ -143,8 +145,9 @@ def train(
       ResumeError: Rounds were released, but there is no whole state to go on from.
     """
     from tff_agg import runtime
-    from tff_agg.learning import process as process_lib
 
+    parts = _parts_of_state(process)
+    read = bound(cohort, process)
     facts = identity.facts(process)
     planned = _planned_rounds(facts, rounds)
     if surroundings is None:
@@ -156,20 +159,20 @@ def train(
     if not saved:
         # Before any noise is drawn: a run that dies in its first rounds must find the
         # same secret seed again.
-        iterate, aggregate = _weights(process_lib, state, weight_names)
+        iterate, aggregate = _weights(parts, state, weight_names)
         record = {"round": 0, "released": _released(iterate, aggregate)}
         _commit(store, book, history, record, state, iterate, aggregate)
     else:
         # What the last process may have left undone.
         store.collect_garbage()
-        _drop_old_states(store, 1 if done == planned else _STATES)
+        _drop_old_states(store, last=done == planned)
     if on_start is not None:
         on_start(done, _past(history))
     if on_round is not None and 0 < done == history.last and done not in history.told:
         book.add_told(done, on_round(_stored_report(history.rounds[done], store)))
     while done < rounds:
         start = time.monotonic()
-        clients = cohort(done)
+        clients = read(done, state)
         known = history.rounds.get(done + 1)
         record = {
             "round": done + 1,
@@ -185,19 +188,39 @@ def train(
         state = output.state
         done += 1
         if done == planned:
-            state = process_lib.without_noise(state)
-        iterate, aggregate = _weights(process_lib, state, weight_names)
+            state = parts.without_noise(state)
+        iterate, aggregate = _weights(parts, state, weight_names)
         metrics = _numbers(output.metrics) | dict(clients.facts)
         record |= {"released": _released(iterate, aggregate), "metrics": metrics}
         refuse_other(known, record)
         seconds = time.monotonic() - start
         record["seconds"] = round(seconds, 4)
         _commit(store, book, history, known or record, state, iterate, aggregate)
-        _drop_old_states(store, 1 if done == planned else _STATES)
+        _drop_old_states(store, last=done == planned)
         if on_round is not None and done not in history.told:
             report = Report(done, metrics, iterate, aggregate, seconds)
             book.add_told(done, on_round(report))
     return state
+
+
+def bound(cohort: Callable[..., Cohort], process: Any) -> Callable[[int, Any], Cohort]:
+    """Returns the clients of a round by its number and the state before it.
+
+    Where batches are drawn with a secret, the secret is in the state.
+    """
+    seed_of = getattr(process, "sampling_seed", None)
+    if seed_of is None:
+        return lambda number, state: cohort(number)
+    return lambda number, state: cohort(number, seed_of(state))
+
+
+def _parts_of_state(process: Any) -> Any:
+    """Returns what finds θ, θ^AGG and the noise in a state of the process."""
+    if hasattr(process, "without_noise"):
+        return process
+    from tff_agg.learning import process as process_lib
+
+    return process_lib
 
 
 def _planned_rounds(facts: Mapping[str, Any], rounds: int) -> int | None:
@@ -226,9 +249,14 @@ def _commit(
         book.add_round(record)
 
 
-def _drop_old_states(store: checkpoints.CheckpointStore, kept: int) -> None:
-    """Leaves the secret seed in the newest states only."""
-    store.discard(("state", "record"), keep_last=kept)
+def _drop_old_states(store: checkpoints.CheckpointStore, *, last: bool) -> None:
+    """Leaves the secret seed in the newest states only; after the last round in none.
+
+    Only then is there a wait: otherwise the next round makes it durable, or the next
+    process drops them again.
+    """
+    kept = 1 if last else _STATES
+    store.discard(("state", "record"), keep_last=kept, durable=last)
 
 
 def _past(history: History) -> list[Past]:
@@ -273,11 +301,11 @@ def _flat(state: Any) -> list[np.ndarray]:
 
 
 def _weights(
-    process_lib: Any, state: Any, names: Sequence[str] | None
+    parts: Any, state: Any, names: Sequence[str] | None
 ) -> tuple[Weights, Weights]:
     """Returns θ and θ^AGG by name; the same object where they are the same."""
-    iterate = _named(process_lib.iterate(state), names)
-    aggregate = _named(process_lib.aggregate(state), names)
+    iterate = _named(parts.iterate(state), names)
+    aggregate = _named(parts.aggregate(state), names)
     return iterate, iterate if _same(iterate, aggregate) else aggregate
 
 

@@ -6,9 +6,10 @@ import shutil
 from typing import Any, NamedTuple
 
 import numpy as np
+import tree
 
 from tff_agg.checkpoints.retention import Retention
-from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Task
 
 # The newest two; a third while it is written and the oldest is still there.
@@ -61,12 +62,19 @@ def disk(task: Task, process: Any, folder: str | os.PathLike) -> Disk:
         rounds=len(kept_rounds(config)),
         models=1 if config.averager == "last" else 2,
         model_bytes=4 * task.num_parameters,
-        state_bytes=bytes_of_type(process.initialize.type_signature.result),
+        state_bytes=_state_bytes(task, process),
         free=shutil.disk_usage(_existing(pathlib.Path(folder))).free,
     )
 
 
-def kept_rounds(config: TrainConfig) -> list[int]:
+def _state_bytes(task: Task, process: Any) -> int:
+    """Returns the size of a state, from its type where it has one."""
+    if hasattr(process.initialize, "type_signature"):
+        return bytes_of_type(process.initialize.type_signature.result)
+    return sum(np.asarray(x).nbytes for x in tree.flatten(task.first_state(process)))
+
+
+def kept_rounds(config: RunConfig) -> list[int]:
     """Returns the rounds whose checkpoints are there when a run has ended."""
     rounds = range(config.rounds + 1)
     if not config.keep_last:

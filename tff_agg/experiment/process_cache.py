@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tff_agg import privacy
-from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.config import RunConfig, TrainConfig
 from tff_agg.experiment.task import Task
 
 
@@ -32,16 +32,24 @@ class ProcessCache:
         self._processes: dict[Any, Any] = {}
         self._contexts: dict[Any, Any] = {}
 
-    def process(self, task: Task, plan: privacy.Plan) -> Any:
+    def process(self, task: Task, plan: privacy.PrivacyPlan) -> Any:
         """Returns the process of a task, built at most once."""
-        key = (type(task), task.config.process_key(), tuple(task.shapes.items()))
+        key: tuple[Any, ...] = (type(task), task.config.process_key())
+        key += tuple(task.shapes.items())
+        if isinstance(plan, privacy.DPSGDPlan):
+            # Its noise follows from data and shift, too, which are no part of the key.
+            key += (plan,)
         if key not in self._processes:
-            self._processes[key] = _build(task, plan)
+            self._processes[key] = task.build_process(plan)
         return self._processes[key]
 
     @contextlib.contextmanager
-    def running(self, config: TrainConfig) -> Iterator[None]:
+    def running(self, config: RunConfig) -> Iterator[None]:
         """Runs TFF computations inside the block on the configuration's runtime."""
+        if not isinstance(config, TrainConfig):
+            # DP-SGD brings its own.
+            yield
+            return
         import tensorflow_federated as tff
 
         from tff_agg import runtime
@@ -81,7 +89,7 @@ def first_state(process: Any, task: Task) -> Any:
     return state
 
 
-def _build(task: Task, plan: privacy.Plan) -> Any:
+def build_dp_ftrl(task: Task, plan: privacy.PrivacyPlan) -> Any:
     """Builds the TFF process of a task."""
     from tff_agg.learning import client_work, group_work, process
 

@@ -22,14 +22,15 @@ class StageBar:
     """
 
     def __init__(self) -> None:
-        self._stage: str | None = None
+        self._stage: tuple[str, int] | None = None
         self._bar: Any = None
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Moves the bar on; a new one where a stage begins, or begins again."""
-        if stage != self._stage or done < self._bar.n:
+        if (stage, total) != self._stage or done < self._bar.n:
             self.close()
-            self._stage, self._bar = stage, open_bar(stage, total, unit_scale=True)
+            self._stage = (stage, total)
+            self._bar = open_bar(stage, total, unit_scale=True)
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

@@ -1,12 +1,10 @@
 """Writes a run's numbers: tables, event files, and what an observer receives."""
 
 import logging
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pds import sampler
 from tff_agg import privacy
 from tff_agg.experiment import event_files, loop, needs, tables
 from tff_agg.experiment.task import Scores, Task, Weights
@@ -30,13 +28,13 @@ class Outcome(NamedTuple):
 
     folder: pathlib.Path
     test: ScoresOfBoth
-    plan: privacy.Plan
+    plan: privacy.PrivacyPlan
 
 
 class Observer:
     """Receives what happens while a run goes on; override what you need."""
 
-    def on_plan(self, plan: privacy.Plan, cohorts: sampler.Sampler) -> None:
+    def on_plan(self, plan: privacy.PrivacyPlan, cohorts: Any) -> None:
         """Receives the privacy plan before anything is computed."""
 
     def on_disk(self, disk: needs.Disk) -> None:
@@ -80,7 +78,11 @@ class Recorder:
     """Keeps the tables and event files of one run folder."""
 
     def __init__(
-        self, task: Task, folder: pathlib.Path, plan: privacy.Plan, observer: Observer
+        self,
+        task: Task,
+        folder: pathlib.Path,
+        plan: privacy.PrivacyPlan,
+        observer: Observer,
     ):
         """Draws the evaluation samples; writes nothing yet."""
         self._config, self._plan, self._observer = task.config, plan, observer
@@ -180,6 +182,9 @@ class Recorder:
                 self._tests.append(row)
         if self._events is not None:
             self._events.close()
+        for table in (self._metrics, self._timing, self._validation, self._tests):
+            if table is not None and table.path.exists():
+                table.sync()
         return self.tested()
 
     def end(self, iterate: Weights, aggregate: Weights) -> Outcome:
@@ -189,19 +194,13 @@ class Recorder:
         return outcome
 
     def _spent(self, done: int) -> float | str:
-        """Returns the ε of the rounds so far, from a ρ rounded up to three digits.
+        """Returns the ε of the rounds so far; "none" where there is no guarantee.
 
-        It is for a stopping round that was fixed in advance, and "none" where the run
-        has no guarantee.
-
-        The tight conversion takes a tenth of a second: few different ρ, few of them.
+        It is for a stopping round that was fixed in advance.
         """
         if self._plan.no_guarantee:
             return "none"
-        rho = self._plan.rho_after(done)
-        digit = 10.0 ** (math.floor(math.log10(rho)) - 2)
-        rounded = math.ceil(rho / digit) * digit
-        return min(self._plan.epsilon_of(rounded), self._plan.epsilon)
+        return self._plan.epsilon_so_far(done)
 
     def _score_rows(self, done: int, scores: ScoresOfBoth) -> list[dict[str, Any]]:
         """Returns the rows of validation.csv or test.csv."""

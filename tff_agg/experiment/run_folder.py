@@ -7,7 +7,6 @@ import pathlib
 import platform
 from typing import Any
 
-from pds import sampler
 from tff_agg import files, privacy
 from tff_agg.experiment import identity, ledger
 from tff_agg.experiment.task import Task
@@ -33,7 +32,8 @@ LOOKING_ON = (
 
 def places(task: Task) -> tuple[str, ...]:
     """Returns the fields of a configuration that may change between machines."""
-    return _PLACES if task.data_field is None else (task.data_field, *_PLACES)
+    found = tuple(name for name in _PLACES if hasattr(task.config, name))
+    return found if task.data_field is None else (task.data_field, *found)
 
 
 def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
@@ -42,7 +42,7 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
     Returns:
       What the folder's ledger says; None if it has none and shows no round.
     """
-    wanted = _identifying(task)
+    wanted = identifying(task)
     path = folder / "config.json"
     if path.exists():
         found = saved_config(folder)
@@ -70,8 +70,8 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
 def claim(
     folder: pathlib.Path,
     task: Task,
-    plan: privacy.Plan,
-    cohorts: sampler.Sampler,
+    plan: privacy.PrivacyPlan,
+    cohorts: Any,
 ) -> None:
     """Writes what the run is, or checks that it is this run's folder."""
     check(folder, task)
@@ -82,7 +82,7 @@ def claim(
     for name, content in (
         ("environment.json", environment()),
         # Last: it marks the folder as taken.
-        ("config.json", _identifying(task) | here),
+        ("config.json", identifying(task) | here),
     ):
         files.write_text(folder / name, json.dumps(content, indent=2) + "\n")
 
@@ -90,8 +90,8 @@ def claim(
 def write_report(
     folder: pathlib.Path,
     task: Task,
-    plan: privacy.Plan,
-    cohorts: sampler.Sampler,
+    plan: privacy.PrivacyPlan,
+    cohorts: Any,
     *,
     rounds_done: int | None,
 ) -> None:
@@ -109,7 +109,7 @@ def write_report(
     )
 
 
-def _identifying(task: Task) -> dict[str, Any]:
+def identifying(task: Task) -> dict[str, Any]:
     """Returns the configuration without what may change from machine to machine."""
     values = task.config.to_json() | {"data_fingerprint": task.fingerprint}
     return {name: value for name, value in values.items() if name not in places(task)}

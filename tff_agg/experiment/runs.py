@@ -10,7 +10,7 @@ from typing import Any
 
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.experiment import run_folder
-from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
 
@@ -75,7 +75,7 @@ class Run:
         return Run.open, (type(self.task), self.folder, data)
 
     @property
-    def config(self) -> TrainConfig:
+    def config(self) -> RunConfig:
         """The configuration of the run."""
         return self.task.config
 

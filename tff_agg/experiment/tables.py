@@ -15,7 +15,8 @@ class RoundTable:
 
     Rows are appended as they come. A process that was killed may leave half a row, or
     rows of rounds that the next process computes again: `keep_until` cuts the file
-    back to what is whole and not later than a round.
+    back to what is whole and not later than a round. What a run's ledger says as well
+    need not be durable here: `restore` puts it back.
 
     Example:
       >>> table = RoundTable('metrics.csv', ['round', 'loss'])
@@ -74,7 +75,7 @@ class RoundTable:
         return sorted({int(row["round"]) for line, row in pairs if line not in there})
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, written through to the disk before this returns."""
+        """Adds a row; a power failure may take it away again until `sync`."""
         if set(row) != set(self.columns):
             raise ValueError(f"a row needs {self.columns}; got {sorted(row)}")
         text = io.StringIO()
@@ -84,8 +85,10 @@ class RoundTable:
             open(self.path, "a", encoding="utf-8") as file,
         ):
             file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """Makes all rows durable."""
+        files.sync(self.path)
 
 
 def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:

@@ -50,7 +50,8 @@ class Task(abc.ABC):
 
     Class attributes:
       package: Its folder: `python -m {package}.train` trains it.
-      Config: The class of its configurations, a `TrainConfig` with fields of its own.
+      Config: The class of its configurations, a `RunConfig` with fields of its own: a
+        `TrainConfig`, or a `SampleConfig` where the unit is an example.
       metrics: What models are judged by. The first is the one that is tuned.
       data_field: The field of the configuration that says where the data lie. The path
         may change from machine to machine; the fingerprint may not.
@@ -63,13 +64,15 @@ class Task(abc.ABC):
     """
 
     package: ClassVar[str]
-    Config: ClassVar[type[configs.TrainConfig]]
+    Config: ClassVar[type[Any]]
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     data_field: ClassVar[str | None] = None
     flag_aliases: ClassVar[Mapping[str, str]] = {}
     no_vote: ClassVar[str] = ""
 
-    def __init__(self, config: configs.TrainConfig):
+    config: Any
+
+    def __init__(self, config: configs.RunConfig):
         """Opens the data of a configuration."""
         self.config = config
 
@@ -222,11 +225,39 @@ class Task(abc.ABC):
         del values
 
     @classmethod
-    def with_data(
-        cls, config: configs.TrainConfig, values: flags.FlagValues
-    ) -> configs.TrainConfig:
+    def with_data(cls, config: Any, values: flags.FlagValues) -> Any:
         """Returns the configuration with its data prepared, as the flags say."""
         return config
+
+    # What trains it: DP-FTRL over users, unless a kind of task says otherwise.
+
+    def build_plan(self) -> privacy.PrivacyPlan:
+        """Returns the privacy plan of a run."""
+        return self.config.build_plan(self.releases())
+
+    def build_sampler(self) -> Any:
+        """Returns who takes part in which round."""
+        from tff_agg.experiment import cohorts
+
+        return cohorts.build_sampler(self)
+
+    def reader(self, members: Any) -> Callable[..., Any]:
+        """Returns the function from a round to its `loop.Cohort`."""
+        from tff_agg.experiment import cohorts
+
+        return cohorts.reader(self, members)
+
+    def build_process(self, plan: Any) -> Any:
+        """Returns the process that the training loop drives."""
+        from tff_agg.experiment import process_cache
+
+        return process_cache.build_dp_ftrl(self, plan)
+
+    def first_state(self, process: Any) -> Any:
+        """Returns the process's state of round 0."""
+        from tff_agg.experiment import process_cache
+
+        return process_cache.first_state(process, self)
 
     # Follows from the rest.
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tff_agg import files, privacy
+from tff_agg import files
 from tff_agg.experiment import progress
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.run_folder import ConfigChangedError
@@ -80,15 +80,16 @@ def lane_table(rows: Sequence[lane_times.LaneTime]) -> str:
     return table(["lane", "clients", "seconds", "% of the busiest"], cells)
 
 
-def plan_table(plan: privacy.Plan) -> str:
+def plan_table(plan: Any) -> str:
     """Lays the privacy plan out, both readings of the noise multiplier with it."""
-    kind = "exact" if plan.sensitivity.exact else "upper bound"
-    sensitivity = f"{kind}; {plan.sensitivity.method}"
+    facts = plan.to_json()
+    kind = "exact" if facts["sensitivity_is_exact"] else "upper bound"
+    sensitivity = f"{kind}; {facts['sensitivity_method']}"
     rows = [
         ["unit and adjacency", plan.adjacency],
         ["participation", plan.participation.describe()],
-        ["mechanism", plan.mechanism.name],
-        ["sensitivity", f"{plan.sensitivity.value:.4f} ({sensitivity})"],
+        ["mechanism", facts["mechanism"]],
+        ["sensitivity", f"{facts['sensitivity']:.4f} ({sensitivity})"],
         ["clip norm", f"{plan.clip_norm:g}"],
         ["noise multiplier", f"{plan.noise_multiplier:.6g} of the whole sensitivity"],
         ["noise on the sum", f"standard deviation {plan.noise_stddev:.4g}"],
@@ -101,7 +102,8 @@ def plan_table(plan: privacy.Plan) -> str:
         ["ρ (zCDP)", plan.no_guarantee or f"{plan.rho:.4g}"],
         [f"ε at δ = {plan.delta:g}", plan.no_guarantee or f"{plan.epsilon:.4g}"],
     ]
-    if not plan.no_guarantee and plan.mechanism.forest is not None:
+    mechanism = getattr(plan, "mechanism", None)
+    if not plan.no_guarantee and mechanism is not None and mechanism.forest is not None:
         rows.append(
             ["if read per tree node", f"ρ would be {plan.rho_if_read_as_per_node:.4g}"]
         )
@@ -146,8 +148,9 @@ class TrainingBar(Observer):
         """Moves the bar on."""
         self._value = facts.get("validation", self._value)
         shown = {}
-        if (loss := facts.get("client_work/train/loss")) is not None:
-            shown["loss"] = f"{loss:.3f}"
+        for name in ("client_work/train/loss", "train/loss"):
+            if (loss := facts.get(name)) is not None:
+                shown["loss"] = f"{loss:.3f}"
         if self._value is not None:
             metric = self._metrics[0]
             shown[f"validation {metric.label}"] = metric.show(self._value)

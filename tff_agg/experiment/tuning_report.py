@@ -14,6 +14,9 @@ from tff_agg.checkpoints import blobs
 from tff_agg.recycling import tuning
 from tff_agg.recycling.metrics import Metric
 
+# Splits as tables call them.
+_IN_WORDS = {"heldout": "validation", "test": "test"}
+
 
 def training_cost(
     folders: Sequence[pathlib.Path], runs: int
@@ -135,18 +138,35 @@ def write(
     choices: Sequence[tuning.Choice],
     cost: privacy.SearchCost | None,
     metric: Metric,
+    journal: tuning.Journal,
 ) -> None:
-    """Writes trials.csv, choice.json, tuning.png and, where known, the privacy."""
+    """Writes trials.csv, choice.json, tuning.png and, where known, the privacy.
+
+    Besides the metric that was tuned, `trials.csv` and `choice.json` have all others
+    that the journal knows.
+    """
     folder = pathlib.Path(out)
     text = io.StringIO()
+    scored = {split: journal.metrics(split) for split in ("heldout", "test")}
+    others = [
+        (split, name)
+        for split, found in scored.items()
+        for name in dict.fromkeys(n for values in found.values() for n in values)
+        if name != metric.name
+    ]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "parameter", "start", "validation", "chosen", "test"])
+    header = ["method", "parameter", "start", "validation", "chosen", "test"]
+    writer.writerow(
+        [*header, *(f"{_IN_WORDS[split]}_{name}" for split, name in others)]
+    )
     for choice in choices:
-        for (method, parameter, start), validation in choice.trials:
-            chosen = (method, parameter, start) == choice.best
-            shown = "" if parameter is None else parameter
+        for candidate, validation in choice.trials:
+            chosen = candidate == choice.best
+            shown = "" if candidate.parameter is None else candidate.parameter
             test = choice.test if chosen and choice.test is not None else ""
-            writer.writerow([method, shown, start, validation, int(chosen), test])
+            row = [candidate.method, shown, candidate.start, validation, int(chosen)]
+            more = [scored[s].get(candidate, {}).get(name, "") for s, name in others]
+            writer.writerow([*row, test, *more])
     files.write_text(folder / "trials.csv", text.getvalue(), mode=0o600)
     summary: dict[str, Any] = {
         "choices": [
@@ -154,6 +174,10 @@ def write(
                 **choice.best._asdict(),
                 "validation": choice.validation,
                 "test": choice.test,
+                "metrics": {
+                    _IN_WORDS[split]: found.get(choice.best, {})
+                    for split, found in scored.items()
+                },
                 "looks_at_test": choice.looks,
                 "trials": len(choice.trials),
                 "failed": len(choice.failed),
@@ -191,6 +215,19 @@ def table(choices: Sequence[tuning.Choice], metric: Metric) -> str:
         *(f"validation {label}", f"test {label}", "tried"),
     ]
     return terminal.table(header, rows)
+
+
+def metrics_table(out: pathlib.Path, metrics: Sequence[Metric]) -> str:
+    """Formats all metrics of the choices on test data, as `choice.json` has them."""
+    from tff_agg.experiment import terminal
+
+    choices = json.loads((out / "choice.json").read_text("utf-8"))["choices"]
+    rows = []
+    for choice in choices:
+        found = choice["metrics"]["test"]
+        shown = [m.show(found[m.name], 3) if m.name in found else "" for m in metrics]
+        rows.append([choice["method"], *shown])
+    return terminal.table(["on test data", *(m.label for m in metrics)], rows)
 
 
 def draw(choices: Sequence[tuning.Choice], metric: Metric, path: pathlib.Path) -> None:

@@ -6,16 +6,14 @@ whoever asks the process for its model gets it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg.averaging import Averager
+from tff_agg.learning import server_step
 from tff_agg.learning.tracing import graph_computation
-
-STEP_FROM_CHOICES = ("aggregate", "iterate")
 
 
 def build_averaging_finalizer(
@@ -58,7 +56,7 @@ def build_averaging_finalizer(
     Example:
       finalizer = build_averaging_finalizer(weights_type, uta(3), momentum=0.9)
     """
-    check_step(learning_rate, momentum, nesterov, step_from)
+    server_step.check_step(learning_rate, momentum, nesterov, step_from)
 
     @graph_computation()
     def start():
@@ -71,7 +69,7 @@ def build_averaging_finalizer(
 
     @graph_computation(state_type, weights_type, weights_type.trainable)
     def step(state, weights, update):
-        new_momentum, direction = _direction(
+        new_momentum, direction = server_step.direction(
             state["momentum"], update, momentum, nesterov
         )
         origin = weights.trainable if step_from == "aggregate" else state["iterate"]
@@ -128,34 +126,3 @@ def start_state(
         averager=averager.init(trainable),
         round=tf.constant(0, tf.int64),
     )
-
-
-def check_step(
-    learning_rate: float, momentum: float, nesterov: bool, step_from: str
-) -> None:
-    """Raises if an argument of the server's step is out of range."""
-    if not 0 < learning_rate < float("inf"):
-        raise ValueError(
-            f"server_learning_rate must be positive and finite, got {learning_rate!r}"
-        )
-    if not 0 <= momentum < 1:
-        raise ValueError(f"server_momentum must be in [0, 1), got {momentum!r}")
-    if nesterov and not momentum:
-        raise ValueError("nesterov=True needs a server_momentum above 0, got 0")
-    if step_from not in STEP_FROM_CHOICES:
-        raise ValueError(
-            f"step_from must be one of {STEP_FROM_CHOICES}, got {step_from!r}"
-        )
-
-
-def _direction(
-    buffer: Any, update: Any, momentum: float, nesterov: bool
-) -> tuple[Any, Any]:
-    """Returns the new momentum and what the learning rate is multiplied with."""
-    if not momentum:
-        return (), update
-    roll: Callable[[Any, Any], Any] = lambda m, g: m * tf.cast(momentum, m.dtype) + g  # noqa: E731
-    rolled = tf.nest.map_structure(roll, buffer, update)
-    if not nesterov:
-        return rolled, rolled
-    return rolled, tf.nest.map_structure(roll, rolled, update)

@@ -15,7 +15,14 @@ import tensorflow_federated as tff
 
 from tff_agg import averaging
 from tff_agg.learning import aggregator as aggregators
-from tff_agg.learning import client_work, finalizer, group_work, limits, vectorized
+from tff_agg.learning import (
+    client_work,
+    finalizer,
+    group_work,
+    limits,
+    server_step,
+    vectorized,
+)
 from tff_agg.learning.tracing import graph_computation
 
 
@@ -109,7 +116,7 @@ def build_dp_ftrl_process(
       weights = process.get_model_weights(state)
     """
     averager = averaging.last() if averager is None else averager
-    finalizer.check_step(server_learning_rate, server_momentum, nesterov, step_from)
+    server_step.check_step(server_learning_rate, server_momentum, nesterov, step_from)
     trainer = _trainer(model, client_optimizer, client_epochs, grouped)
     initial_weights = tff.tensorflow.computation(trainer.initial_weights)
     weights_type = initial_weights.type_signature.result
@@ -143,7 +150,7 @@ def build_dp_ftrl_process(
     )
     description = {
         "plan": _describe_plan(plan),
-        "averager": _describe_averager(averager),
+        "averager": averager.to_json(),
         "server": {
             "learning_rate": server_learning_rate,
             "momentum": server_momentum,
@@ -232,12 +239,6 @@ def _describe_plan(plan: Any) -> dict[str, Any]:
     if (participation := getattr(plan, "participation", None)) is not None:
         facts["participation"] = participation.to_json()
     return facts
-
-
-def _describe_averager(averager: averaging.Averager) -> dict[str, Any]:
-    """An averager's name, which rounds its numbers, and weights, which do not."""
-    weights = None if averager.weights is None else averager.weights(20).tolist()
-    return {"name": averager.name, "weights_of_20_steps": weights}
 
 
 def _describe_client(optimizer: Any, epochs: int) -> dict[str, Any]:

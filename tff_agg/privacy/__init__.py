@@ -27,7 +27,7 @@ from tff_agg.privacy.participation import (
 )
 from tff_agg.privacy.plan import Plan
 from tff_agg.privacy.plan_protocol import PrivacyPlan
-from tff_agg.privacy.poisson import PoissonSampling
+from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.releases import Release
 from tff_agg.privacy.report import add_audit, add_search, searches_of, write_report
@@ -62,6 +62,7 @@ __all__ = [
     "Release",
     "SearchCost",
     "Sensitivity",
+    "ShiftingPoissonSampling",
     "add_audit",
     "add_search",
     "calibrate",

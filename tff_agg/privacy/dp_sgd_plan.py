@@ -12,7 +12,7 @@ from typing import Any
 
 from tff_agg.privacy import guarantees, sampled_guarantees
 from tff_agg.privacy.plan_protocol import ReportWords
-from tff_agg.privacy.poisson import PoissonSampling
+from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 
 ADJACENCY = (
     "add or remove: two data sets are neighbours if one comes from the other by adding "
@@ -63,6 +63,8 @@ class DPSGDPlan:
         probability `batch_size / population_size`.
       steps: The length of the run.
       delta: δ of the (ε, δ) figures.
+      shift: Where the chances of examples move from step to step: those of each group.
+        All figures are then of the group that is worst off.
       noise_seed_is_known: Whether anybody else can know the seed of the noise or of the
         sampling, as in tests and demos. Such a run has no guarantee: ρ and ε are
         infinite, whatever the noise.
@@ -81,6 +83,7 @@ class DPSGDPlan:
     population_size: int
     steps: int
     delta: float
+    shift: ShiftingPoissonSampling | None = None
     noise_seed_is_known: bool = False
     claimed_epsilon: float | None = None
 
@@ -104,6 +107,9 @@ class DPSGDPlan:
             )
         guarantees.check_noise_multiplier(self.noise_multiplier)
         guarantees.check_delta(self.delta)
+        if self.shift is not None:
+            for chances in self.shift.probabilities:
+                sampled_guarantees.check_sampling(chances, self.steps)
         if (claim := self.claimed_epsilon) is None:
             return
         guarantees.check_epsilon(claim)
@@ -146,8 +152,9 @@ class DPSGDPlan:
             delta=delta,
             **rest,
         )
-        sigma = sampled_guarantees.dp_sgd_noise(
-            epsilon, plan.sampling_probability, steps, delta
+        sigma = max(
+            sampled_guarantees.dp_sgd_noise(epsilon, chance, steps, delta)
+            for chance in plan._chances(steps)
         )
         return dataclasses.replace(
             plan, noise_multiplier=sigma, claimed_epsilon=epsilon
@@ -171,6 +178,8 @@ class DPSGDPlan:
         """
         if "steps" in rest:
             raise ValueError("steps_for_epsilon finds steps; do not give it")
+        if rest.get("shift") is not None:
+            raise ValueError("steps_for_epsilon cannot go on with a shift: give steps")
         plan = cls(
             noise_multiplier=noise_multiplier,
             batch_size=batch_size,
@@ -190,9 +199,24 @@ class DPSGDPlan:
         return self.batch_size / self.population_size
 
     @property
-    def participation(self) -> PoissonSampling:
+    def participation(self) -> PoissonSampling | ShiftingPoissonSampling:
         """How batches are made."""
-        return PoissonSampling(self.sampling_probability)
+        return self.shift or PoissonSampling(self.sampling_probability)
+
+    def _chances(self, steps: int) -> list[sampled_guarantees.Chance]:
+        """How often an example is taken, for each kind of example."""
+        if self.shift is None:
+            return [self.sampling_probability]
+        # Groups that mirror each other are one to the accountant.
+        first = (chances[:steps] for chances in self.shift.probabilities)
+        return list({tuple(sorted(chances)): chances for chances in first}.values())
+
+    def _epsilon(self, sigma: float, steps: int, method: str = "pld") -> float:
+        """The ε of so many steps for the example that is worst off."""
+        return max(
+            sampled_guarantees.dp_sgd_epsilon(sigma, chance, steps, self.delta, method)
+            for chance in self._chances(steps)
+        )
 
     @property
     def releases(self) -> tuple[()]:
@@ -244,16 +268,18 @@ class DPSGDPlan:
     @functools.cached_property
     def nominal_epsilon(self) -> float:
         """What ε is if the noise seed is secret."""
-        return sampled_guarantees.dp_sgd_epsilon(
-            self.noise_multiplier, self.sampling_probability, self.steps, self.delta
-        )
+        return self._epsilon(self.noise_multiplier, self.steps)
 
     @functools.cached_property
     def renyi(self) -> dict[float, float]:
         """The Rényi divergence of all steps at `ORDERS`; this is what composes."""
-        return sampled_guarantees.dp_sgd_renyi(
-            self._private_multiplier, self.sampling_probability, self.steps, ORDERS
-        )
+        found = [
+            sampled_guarantees.dp_sgd_renyi(
+                self._private_multiplier, chance, self.steps, ORDERS
+            )
+            for chance in self._chances(self.steps)
+        ]
+        return {order: max(of[order] for of in found) for order in ORDERS}
 
     def _check_steps(self, steps: int) -> None:
         """Refuses a number of steps that the plan does not have."""
@@ -271,9 +297,16 @@ class DPSGDPlan:
         self._check_steps(rounds)
         if rounds == self.steps:
             return self.epsilon
-        return sampled_guarantees.dp_sgd_epsilon(
-            self._private_multiplier, self.sampling_probability, rounds, self.delta
-        )
+        return self._epsilon(self._private_multiplier, rounds)
+
+    def epsilon_so_far(self, rounds: int) -> float:
+        """Returns an ε of so many steps that is quick to compute, and not below.
+
+        It is that of Rényi accounting, as long as the whole plan's is not smaller.
+        """
+        self._check_steps(rounds)
+        quick = self._epsilon(self._private_multiplier, rounds, "rdp")
+        return min(quick, self.epsilon)
 
     def check_sampler(self, sampler: Any) -> None:
         """Refuses a sampler that does not keep what this plan counts on.
@@ -295,6 +328,16 @@ class DPSGDPlan:
                 f"it needs {', '.join(needed)}"
             )
         kept = sampler.participation
+        some = range(min(self.steps, _LOOKED_AT))
+        if self.shift is not None:
+            if kept != self.shift:
+                raise ValueError(
+                    f"the sampler keeps {kept.describe()}; the plan counts on other "
+                    f"probabilities: {self.shift.describe()}"
+                )
+            groups = [group.users for group in sampler.groups]
+            self.shift.check_batches((sampler.users(t) for t in some), groups)
+            return
         if not isinstance(kept, PoissonSampling):
             raise ValueError(
                 f"the sampler keeps {kept}, but the figures of DP-SGD hold for "
@@ -315,7 +358,6 @@ class DPSGDPlan:
             raise ValueError(
                 f"the sampler serves {sampler.rounds} steps, the plan {self.steps}"
             )
-        some = range(min(self.steps, _LOOKED_AT))
         kept.check_batches((sampler.users(t) for t in some), self.population_size)
 
     @property
@@ -338,13 +380,7 @@ class DPSGDPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan and its guarantee as JSON values; infinity is None."""
-        by_renyi = sampled_guarantees.dp_sgd_epsilon(
-            self._private_multiplier,
-            self.sampling_probability,
-            self.steps,
-            self.delta,
-            method="rdp",
-        )
+        by_renyi = self._epsilon(self._private_multiplier, self.steps, "rdp")
         return {
             "rho": _finite(self.rho),
             "rho_note": RHO_NOTE,

@@ -105,6 +105,9 @@ class PrivacyPlan(Protocol):
     def epsilon_after(self, rounds: int) -> float:
         """Returns the ε of a run of so many rounds."""
 
+    def epsilon_so_far(self, rounds: int) -> float:
+        """Returns an ε of so many rounds that is quick to compute, and not below."""
+
     def check_sampler(self, sampler: Any) -> None:
         """Refuses a sampler that does not keep what the plan counts on."""
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,48 +58,161 @@ class PoissonSampling:
         Raises:
           ValueError: Says what is wrong with the batches.
         """
-        times = np.zeros(population_size, np.int64)
-        sizes = []
-        for step, batch in enumerate(batches):
-            members = np.asarray(batch, np.int64)
-            if len(members) and not (
-                members.min() >= 0 and members.max() < population_size
-            ):
-                raise ValueError(
-                    f"the batch of step {step} has examples that are not among the "
-                    f"{population_size} of the plan"
-                )
-            if len(np.unique(members)) < len(members):
-                raise ValueError(f"the batch of step {step} has an example twice")
-            times[members] += 1
-            sizes.append(len(members))
-        if self.probability == 1 or not sizes:
-            return
-        self._check_mean(sum(sizes), len(sizes) * population_size)
-        self._check_spread("sizes of the batches", np.array(sizes), population_size)
-        self._check_spread("counts of the examples", times, len(sizes))
+        everyone = np.arange(population_size)
+        _check_batches(batches, [everyone], lambda step: [self.probability])
 
-    def _check_mean(self, taken: int, chances: int) -> None:
-        """Refuses a number of examples taken that is far from what is expected."""
-        mean = chances * self.probability
-        stddev = math.sqrt(mean * (1 - self.probability))
-        # The last term is for rare events, which have a heavier tail (Bernstein).
-        if abs(taken - mean) > _SURELY * stddev + _SURELY**2 / 3:
+
+@dataclasses.dataclass(frozen=True)
+class ShiftingPoissonSampling:
+    """Poisson sampling whose probabilities move, by a public rule of step and group.
+
+    Every example is in one group. A step takes each example of a group with one
+    probability, independently of all else.
+
+    Attributes:
+      probabilities: For each group, the probability of every step.
+
+    Example:
+      >>> ShiftingPoissonSampling(((0.5, 0.0), (0.0, 0.5))).probability
+      0.5
+    """
+
+    probabilities: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(steps) for steps in self.probabilities}
+        every = [p for steps in self.probabilities for p in steps]
+        if len(lengths) != 1 or not every or not (0 <= min(every) <= max(every) <= 1):
             raise ValueError(
-                f"the sampler takes {taken / chances:.6g} of all examples, but the "
-                f"plan counts on a probability of {self.probability:.6g}"
+                "probabilities must give each group a number in [0, 1] for each of the "
+                f"same steps; got {len(self.probabilities)} groups with "
+                f"{sorted(lengths)} steps"
             )
 
-    def _check_spread(self, what: str, counts: np.ndarray, chances: int) -> None:
-        """Refuses counts that vary less than those of a binomial distribution."""
-        variance = chances * self.probability * (1 - self.probability)
-        # The normalised squared distances have mean 1 and this variance.
-        spread = np.square(counts - chances * self.probability) / variance
-        of_one = 2 + (1 - 6 * self.probability * (1 - self.probability)) / variance
-        missing = (1 - spread.mean()) / math.sqrt(of_one / len(counts))
-        if missing > _SURELY:
+    @property
+    def probability(self) -> float:
+        """The largest chance of any example in any step."""
+        return max(max(steps) for steps in self.probabilities)
+
+    def describe(self) -> str:
+        """Says the promise in words."""
+        return (
+            "each step takes each example independently of all others, with a "
+            "probability that follows from the step and the example's group and is at "
+            f"most {self.probability:.6g}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the schema as JSON values."""
+        means = [float(np.mean(steps)) for steps in self.probabilities]
+        return {
+            "schema": "shifting_poisson_sampling",
+            "largest_probability": self.probability,
+            "mean_probability_by_group": means,
+        }
+
+    def check_batches(self, batches: Iterable[Any], groups: Sequence[Any]) -> None:
+        """Refuses batches that such sampling does not draw: see `PoissonSampling`.
+
+        Args:
+          batches: The examples of each batch.
+          groups: The examples of each group.
+
+        Raises:
+          ValueError: Says what is wrong with the batches.
+        """
+        members = [np.asarray(group, np.int64) for group in groups]
+        if len(members) != len(self.probabilities):
             raise ValueError(
-                f"the {what} vary too little for Poisson sampling (variance "
-                f"{spread.mean():.3g} times the expected one): a fixed batch size or "
-                "shuffled epochs have another guarantee, which this plan does not know"
+                f"the sampler has {len(members)} groups, the plan "
+                f"{len(self.probabilities)}"
             )
+        _check_batches(
+            batches, members, lambda step: [of[step] for of in self.probabilities]
+        )
+
+
+def _check_batches(
+    batches: Iterable[Any],
+    groups: list[np.ndarray],
+    probabilities: Callable[[int], Sequence[float]],
+) -> None:
+    """Refuses batches that vary less than independent draws, or have another mean."""
+    population_size = sum(map(len, groups))
+    times = np.zeros(population_size, np.int64)
+    sizes: list[list[int]] = []
+    chances: list[Sequence[float]] = []
+    for step, batch in enumerate(batches):
+        members = np.asarray(batch, np.int64)
+        if len(members) and not (
+            members.min() >= 0 and members.max() < population_size
+        ):
+            raise ValueError(
+                f"the batch of step {step} has examples that are not among the "
+                f"{population_size} of the plan"
+            )
+        if len(np.unique(members)) < len(members):
+            raise ValueError(f"the batch of step {step} has an example twice")
+        taken = np.zeros(population_size, bool)
+        taken[members] = True
+        times += taken
+        sizes.append([int(taken[group].sum()) for group in groups])
+        chances.append(probabilities(step))
+    if not sizes:
+        return
+    p = np.array(chances)
+    _check_mean(sum(map(sum, sizes)), p, [len(group) for group in groups])
+    for number, group in enumerate(groups):
+        drawn = (p[:, number] > 0) & (p[:, number] < 1)
+        if not drawn.any():
+            continue
+        # One binomial a step; and for each example, a sum over the steps.
+        varying = p[drawn, number]
+        _check_spread(
+            "sizes of the batches",
+            np.array(sizes)[drawn, number],
+            len(group) * varying,
+            len(group) * varying * (1 - varying),
+            len(group) * _fourth(varying),
+        )
+        _check_spread(
+            "counts of the examples",
+            times[group] - (p[:, number] == 1).sum(),
+            varying.sum(),
+            (varying * (1 - varying)).sum(),
+            _fourth(varying).sum(),
+        )
+
+
+def _fourth(p: np.ndarray) -> np.ndarray:
+    """The fourth cumulant of one draw; those of independent draws add up."""
+    return p * (1 - p) * (1 - 6 * p * (1 - p))
+
+
+def _check_mean(taken: int, p: np.ndarray, sizes: Sequence[int]) -> None:
+    """Refuses a number of examples taken that is far from what is expected."""
+    mean = float((p * sizes).sum())
+    stddev = math.sqrt((p * (1 - p) * sizes).sum())
+    # The last term is for rare events, which have a heavier tail (Bernstein).
+    if abs(taken - mean) > _SURELY * stddev + (_SURELY**2 / 3 if stddev else 0):
+        chances = len(p) * sum(sizes)
+        raise ValueError(
+            f"the sampler takes {taken / chances:.6g} of all examples, but the plan "
+            f"counts on a probability of {mean / chances:.6g}"
+        )
+
+
+def _check_spread(
+    what: str, counts: np.ndarray, mean: Any, variance: Any, fourth: Any
+) -> None:
+    """Refuses counts that vary less than sums of independent draws."""
+    # The normalised squared distances have mean 1 and this variance.
+    spread = np.square(counts - mean) / variance
+    of_one = np.mean(2 + fourth / np.square(variance))
+    missing = (1 - spread.mean()) / math.sqrt(of_one / len(counts))
+    if missing > _SURELY:
+        raise ValueError(
+            f"the {what} vary too little for Poisson sampling (variance "
+            f"{spread.mean():.3g} times the expected one): a fixed batch size or "
+            "shuffled epochs have another guarantee, which this plan does not know"
+        )

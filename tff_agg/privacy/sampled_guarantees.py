@@ -5,6 +5,8 @@ and adds Gaussian noise to the sum of the clipped gradients. Neighbours differ b
 example that is added or removed. All figures are dp_accounting's.
 """
 
+import collections
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,10 +14,14 @@ import numpy as np
 
 from tff_agg.privacy import guarantees
 
+# The chance of an example to be in a step's batch: always the same, or step by step.
+Chance = float | tuple[float, ...]
 
+
+@functools.lru_cache
 def dp_sgd_epsilon(
     noise_multiplier: float,
-    sampling_probability: float,
+    sampling_probability: Chance,
     steps: int,
     delta: float,
     method: str = "pld",
@@ -25,7 +31,8 @@ def dp_sgd_epsilon(
     Args:
       noise_multiplier: Standard deviation of a step's noise over the clip norm.
       sampling_probability: The chance of each example to be in a step's batch. The
-        figure is false for batches that are made in any other way.
+        figure is false for batches that are made in any other way. Where it changes
+        from step to step: the chances of all steps, of which the first `steps` count.
       steps: How many steps.
       delta: δ.
       method: 'pld' (tight) or 'rdp'.
@@ -40,13 +47,40 @@ def dp_sgd_epsilon(
     check_sampling(sampling_probability, steps)
     if sigma == 0:
         return float("inf")
+    if method == "rdp":
+        return _epsilon_by_renyi(sigma, sampling_probability, int(steps), delta)
     accountant = _accountant(method)
     accountant.compose(_event(sigma, sampling_probability, int(steps)))
     return float(accountant.get_epsilon(delta))
 
 
+def _epsilon_by_renyi(sigma: float, chance: Chance, steps: int, delta: float) -> float:
+    """Adds up divergences that are computed once for each chance."""
+    from dp_accounting import rdp
+
+    orders = rdp.RdpAccountant().orders
+    times = _times(chance, steps)
+    total = sum(n * _divergences(sigma, p) for p, n in times.items())
+    return float(rdp.compute_epsilon(orders, total, delta)[0]) if times else 0.0
+
+
+@functools.cache
+def _divergences(sigma: float, probability: float) -> np.ndarray:
+    """The divergences of one step at the library's orders."""
+    accountant = _accountant("rdp")
+    accountant.compose(_event(sigma, probability, 1))
+    return accountant.rdp
+
+
+def _times(chance: Chance, steps: int) -> dict[float, int]:
+    """How many of the first steps take an example with which chance."""
+    if not isinstance(chance, tuple):
+        return {chance: steps}
+    return dict(sorted(collections.Counter(p for p in chance[:steps] if p).items()))
+
+
 def dp_sgd_noise(
-    epsilon: float, sampling_probability: float, steps: int, delta: float
+    epsilon: float, sampling_probability: Chance, steps: int, delta: float
 ) -> float:
     """Finds the least noise multiplier whose ε is not above the one asked for.
 
@@ -108,7 +142,7 @@ def dp_sgd_steps(
 
 def dp_sgd_renyi(
     noise_multiplier: float,
-    sampling_probability: float,
+    sampling_probability: Chance,
     steps: int,
     orders: Sequence[float],
 ) -> dict[float, float]:
@@ -132,13 +166,19 @@ def dp_sgd_renyi(
     return dict(zip(orders, found, strict=True))
 
 
-def check_sampling(probability: float, steps: int) -> None:
+def check_sampling(probability: Chance, steps: int) -> None:
     """Refuses what is no probability of sampling, or no number of steps."""
-    if not guarantees.is_number(probability) or not 0 < probability <= 1:
-        raise ValueError(f"sampling_probability must be in (0, 1], got {probability!r}")
     whole = isinstance(steps, int | np.integer) and not isinstance(steps, bool)
     if not whole or steps < 1:
         raise ValueError(f"steps must be a positive integer, got {steps!r}")
+    if isinstance(probability, tuple):
+        if len(probability) < steps or not all(0 <= p <= 1 for p in probability):
+            raise ValueError(
+                f"sampling_probability must have a number in [0, 1] for each of the "
+                f"{steps} steps, got {len(probability)}"
+            )
+    elif not guarantees.is_number(probability) or not 0 < probability <= 1:
+        raise ValueError(f"sampling_probability must be in (0, 1], got {probability!r}")
 
 
 def _calibrate(
@@ -164,12 +204,16 @@ def _calibrate(
         ) from None
 
 
-def _event(sigma: float, probability: float, steps: int):
+def _event(sigma: float, probability: Chance, steps: int):
     """Returns dp_accounting's event of all steps; imported late, it takes a second."""
     import dp_accounting as dp
 
-    sampled = dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(sigma))
-    return dp.SelfComposedDpEvent(sampled, steps)
+    def sampled(chance: float, times: int):
+        event = dp.PoissonSampledDpEvent(chance, dp.GaussianDpEvent(sigma))
+        return dp.SelfComposedDpEvent(event, times)
+
+    parts = [sampled(p, n) for p, n in _times(probability, steps).items()]
+    return parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
 
 
 def _accountant(method: str):

@@ -256,7 +256,7 @@ def evaluate(
     score: Callable[[Weights], Values],
     judge: OutputJudge | None = None,
     predict: Callable[[Weights, Any], Predictions] | None = None,
-    examples: Sequence[Any] | np.ndarray = (),
+    examples: Any = (),
     classes: int = 0,
     positions_per_example: int = 1,
     memory_budget: int = 1 << 30,

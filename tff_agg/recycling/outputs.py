@@ -71,7 +71,7 @@ def aggregate_outputs(
     rounds: Iterable[int],
     ks: Iterable[int],
     predict: Callable[[Any, Any], Predictions],
-    examples: Sequence[Any] | np.ndarray,
+    examples: Any,
     *,
     classes: int,
     judge: OutputJudge | None = None,

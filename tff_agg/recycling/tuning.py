@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from tff_agg import files
 from tff_agg.checkpoints import blobs
-from tff_agg.recycling.metrics import ACCURACY, Metric
+from tff_agg.recycling.metrics import ACCURACY, Metric, Values
 from tff_agg.runtime import jobs
 
 _log = logging.getLogger(__name__)
@@ -152,13 +152,26 @@ class Journal:
             files.write_text(self.path, text, mode=0o600)
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
-        """Returns the lines of a kind: 'trial', 'failed' or 'test'."""
+        """Returns the lines of a kind: 'trial', 'failed', 'test' or 'metrics'."""
         return [line for line in self._lines if line["kind"] == kind]
 
     def values(self, kind: str) -> dict[Candidate, float]:
         """Returns the recorded values of a kind, by candidate."""
         return {
             Candidate(*line["candidate"]): line["value"] for line in self.lines(kind)
+        }
+
+    def note_metrics(self, split: str, candidate: Candidate, values: Values) -> None:
+        """Records everything by which a candidate was scored on a split."""
+        line = {"kind": "metrics", "split": split, "candidate": list(candidate)}
+        self.record({**line, "values": dict(values)})
+
+    def metrics(self, split: str) -> dict[Candidate, Values]:
+        """Returns everything by which candidates were scored on a split."""
+        return {
+            Candidate(*line["candidate"]): line["values"]
+            for line in self.lines("metrics")
+            if line["split"] == split
         }
 
     def failures(self, candidate: Candidate) -> list[str]:

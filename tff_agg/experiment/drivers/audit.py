@@ -14,6 +14,7 @@ from absl import flags
 
 from tff_agg.experiment import canary_audit, flag_fields, progress, runs
 from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
+from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
 
@@ -28,6 +29,11 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     from tff_agg.learning import client_work
     from tff_agg.learning import process as processes
 
+    if not isinstance(run.config, TrainConfig):
+        raise ValueError(
+            f"run: {run.task.package!r} trains by DP-SGD; canaries take part in "
+            "DP-FTRL rounds only, so that it cannot be audited"
+        )
     # The audit's noise is its own: a round may not come twice with the same. Canaries
     # are clients of their own, so that users train one by one.
     config = dataclasses.replace(run.config, insecure_noise_seed=None, group_users=1)

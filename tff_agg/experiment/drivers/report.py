@@ -89,15 +89,14 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
 
 def _summary(run: runs.Run, done: int, report: dict[str, Any]) -> str:
     config = run.config
-    whole = (
-        f"{done:,} of {config.rounds:,} rounds with {config.clients_per_round} users"
-    )
+    whole = f"{done:,} of {config.rounds:,} rounds with {config.cohort_words}"
     guarantee = report.get("guarantee", {})
     if guarantee.get("epsilon") is None:
         reason = guarantee.get("statement", "the run has no privacy report")
         return f"{whole} each. Privacy: {reason}."
     return (
-        f"{whole} each. User-level differential privacy of the whole run: ε = "
+        f"{whole} each. {config.privacy_level} differential privacy of the whole run: "
+        "ε = "
         f"{guarantee['epsilon']:.4g} at δ = {guarantee['delta']:g}."
     )
 

@@ -22,10 +22,8 @@ from typing import Any
 
 from absl import flags
 
-from pds import sampler
 from tff_agg import checkpoints, privacy
 from tff_agg.experiment import (
-    cohorts,
     flag_fields,
     identity,
     interruption,
@@ -37,6 +35,7 @@ from tff_agg.experiment import (
     resume,
     run_folder,
 )
+from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
 from tff_agg.runtime import lane_times
@@ -78,8 +77,8 @@ def run(
     config = task.config
     observer = observer or Observer()
     folder = pathlib.Path(out)
-    members = cohorts.build_sampler(task)
-    plan = config.build_plan(task.releases())
+    members = task.build_sampler()
+    plan = task.build_plan()
     plan.check_sampler(members)
     _warn_about_delta(task)
     recorder = recording.Recorder(task, folder, plan, observer)
@@ -140,7 +139,7 @@ def _rounds_done(book: ledger.Ledger) -> int:
 def _train(
     task: Task,
     store: checkpoints.CheckpointStore,
-    members: sampler.Sampler,
+    members: Any,
     process: Any,
     who: identity.Identity,
     recorder: recording.Recorder,
@@ -153,11 +152,11 @@ def _train(
         identity=who,
         folder=store.folder.parent,
         rounds=config.rounds,
-        cohort=cohorts.reader(task, members),
+        cohort=task.reader(members),
         store=store,
         weight_names=task.weight_names,
-        initialize=lambda: process_cache.first_state(process, task),
-        surroundings=identity.surroundings(packages),
+        initialize=lambda: task.first_state(process),
+        surroundings=identity.surroundings(packages) | _own_surroundings(process),
         on_start=recorder.start,
         on_round=recorder.record,
     )
@@ -165,7 +164,12 @@ def _train(
     return recorder.end(iterate, aggregate)
 
 
-def run_identity(task: Task, members: sampler.Sampler) -> identity.Identity:
+def _own_surroundings(process: Any) -> dict[str, Any]:
+    """Returns what the last bits depend on where not TFF computes them."""
+    return process.surroundings() if hasattr(process, "surroundings") else {}
+
+
+def run_identity(task: Task, members: Any) -> identity.Identity:
     """Returns what a run is, besides what its process says of itself."""
     left_out = run_folder.places(task) + run_folder.LOOKING_ON
     settings = task.config.to_json().items()
@@ -236,8 +240,11 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
 
     with interruption.plain_ending(how_to_go_on):
         config = task_class.with_data(config, values)
+        task = task_class(config)
+        # A task may have found its number of rounds.
+        config = task.config
         if values.dry_run:
-            return _dry_run(task_class(config), values.out)
+            return _dry_run(task, values.out)
         ready = True
         # Closed before an error is reported, which would stand above it otherwise.
         times = lane_times.LaneTimes()
@@ -245,7 +252,8 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
             contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar,
             contextlib.closing(process_cache.ProcessCache(times)) as cache,
         ):
-            run(task_class(config), values.out, bar, cache=cache)
-    if config.runtime == "ray" and len(rows := times.table()) > 1:
+            run(task, values.out, bar, cache=cache)
+    on_ray = isinstance(config, TrainConfig) and config.runtime == "ray"
+    if on_ray and len(rows := times.table()) > 1:
         print(terminal.lane_table(rows))
     return 0

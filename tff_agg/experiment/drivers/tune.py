@@ -195,11 +195,19 @@ def tune_inference(
             ),
             on_progress,
         )
-        found: dict[Candidate, list[float]] = {}
+        found: dict[Candidate, list[evaluate.Row]] = {}
         for row in rows:
             key = Candidate(row["method"], row["parameter"])
-            found.setdefault(key, []).append(row[metric.name])
-        return {key: statistics.fmean(values) for key, values in found.items()}
+            found.setdefault(key, []).append(row)
+        for candidate in candidates:
+            values = {
+                one.name: statistics.fmean(row[one.name] for row in found[candidate])
+                for one in task_class.metrics
+                if one.name in found[candidate][0]
+            }
+            journal.note_metrics(split, candidate, values)
+        known = journal.metrics(split)
+        return {candidate: known[candidate][metric.name] for candidate in candidates}
 
     def validate(candidates: list[Candidate]) -> Iterator[tuple[Candidate, float]]:
         found = scores(candidates, "heldout")
@@ -215,7 +223,7 @@ def tune_inference(
     folders = [run.folder for run in opened]
     # All that the journal knows: an earlier grid was looked at as well.
     cost = tuning_report.inference_cost(folders, len(journal.values("trial")))
-    tuning_report.write(config.out, list(choices.values()), cost, metric)
+    tuning_report.write(config.out, list(choices.values()), cost, metric, journal)
     tuning_report.tell_runs(folders, config.out, cost)
     return choices
 
@@ -255,7 +263,9 @@ def tune_training(
         if last < run.config.rounds:
             raise RuntimeError(f"{run.folder} ends at round {last}")
         score = run.scorer(split, config.examples)
-        return score(run.load(last, "aggregate"))[metric.name]
+        found = score(run.load(last, "aggregate"))
+        journal.note_metrics(split, candidate, found)
+        return found[metric.name]
 
     def trial(candidate: Candidate) -> float:
         run_command(config.command(task_class.package, candidate))
@@ -287,7 +297,7 @@ def tune_training(
             cpus_per_job=config.cpus_per_trial,
         ),
     )
-    tuning_report.write(config.out, [choice], cost(), metric)
+    tuning_report.write(config.out, [choice], cost(), metric, journal)
     return choice
 
 
@@ -371,6 +381,7 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         print(tuning_report.table([choice], metric))
         if choice.test is None:
             print(_TO_BE_CONTINUED.format(len(choice.failed)))
+    print(tuning_report.metrics_table(pathlib.Path(values.out), task_class.metrics))
     note = pathlib.Path(values.out) / "privacy_of_tuning.md"
     if note.exists():
         print(note.read_text())

@@ -1,0 +1,158 @@
+r"""Clipped gradients of single examples a second: a linear layer, and WRN-16-4.
+
+    python -m benchmarks.per_example --opacus=opacus/bin/python \
+        --jax_privacy=jax_privacy/bin/python
+
+A softmax layer on 50,000 × 1,280 features with 100 classes: the closed form against
+plain `vmap` in the same micro-batches of at most 256 MB. WideResNet-16-4 on 32 × 32
+images: against Opacus and JAX Privacy, each in an environment of its own and with the
+batch size that suits it best (benchmarks/peers/ says how to make them). Peers that are
+not given are left out. Writes per_example.json to --out.
+"""
+
+import functools
+import json
+import pathlib
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import own_flags
+
+_FLAGS = flags.FlagValues()
+_OPACUS = flags.DEFINE_string(
+    "opacus", None, "Python of an environment with Opacus.", flag_values=_FLAGS
+)
+_JAX_PRIVACY = flags.DEFINE_string(
+    "jax_privacy", None, "Python of one with JAX Privacy.", flag_values=_FLAGS
+)
+_EXAMPLES = flags.DEFINE_integer(
+    "examples", 50_000, "Rows of the linear layer.", flag_values=_FLAGS
+)
+_IMAGES = flags.DEFINE_integer(
+    "images", 32, "Images in a batch of the network.", flag_values=_FLAGS
+)
+_REPEATS = flags.DEFINE_integer("repeats", 3, "Best of so many.", flag_values=_FLAGS)
+_OUT = flags.DEFINE_string(
+    "out", "results/per_example", "Folder for the JSON.", flag_values=_FLAGS
+)
+
+WIDTH, CLASSES = 1280, 100
+CLIP_NORM = 1.0
+
+
+def rate(run: Callable[[], Any], count: int, repeats: int) -> float:
+    """Returns gradients a second, of the fastest run after one that compiles."""
+    import jax
+
+    jax.block_until_ready(run())
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(run())
+        seconds.append(time.perf_counter() - begin)
+    return count / min(seconds)
+
+
+def linear_rates(examples: int, repeats: int) -> dict[str, float]:
+    """Measures the linear layer, in closed form and by `vmap`."""
+    import jax
+
+    from tff_agg.learning import linear, per_example
+    from tff_agg.learning.per_example import SampleModel
+
+    generator = np.random.default_rng(0)
+    features = generator.standard_normal((examples, WIDTH), np.float32)
+    labels = generator.integers(CLASSES, size=examples, dtype=np.int32)
+    weights = {
+        "bias": np.zeros(CLASSES, np.float32),
+        "kernel": 0.01 * generator.standard_normal((WIDTH, CLASSES), np.float32),
+    }
+    closed = linear.softmax_layer()
+    found = {}
+    # By vmap a tenth of the rows takes long enough.
+    for name, model, share in (
+        ("closed form", closed, 1),
+        ("vmap", SampleModel(closed.loss), 10),
+    ):
+        micro = model.micro_batch(weights, per_example.MEMORY_BUDGET)
+        count = examples // share
+        room = -(-count // micro) * micro
+        batch = [np.zeros((room, *a.shape[1:]), a.dtype) for a in (features, labels)]
+        batch[0][:count], batch[1][:count] = features[:count], labels[:count]
+        add = functools.partial(model.summed, clip_norm=CLIP_NORM, micro=micro)
+        run = functools.partial(jax.jit(add), weights, batch, count)
+        found[name] = rate(run, count, repeats)
+    return found
+
+
+def network_rate(images: int, repeats: int) -> float:
+    """Measures WRN-16-4 with group normalisation and weight standardisation."""
+    import jax
+
+    from cifar.task import Cifar, CifarConfig
+
+    task = Cifar(
+        CifarConfig(
+            dataset="cifar10",
+            model="wide_resnet",
+            synthetic=True,
+            rounds=1,
+            noise_multiplier=1.0,
+            batch_size=images,
+        )
+    )
+    model, weights = task.sample_model(), task.initial_weights()
+    weights["kernel"] += 0.01
+    batch = task.batch(np.arange(images), 0)
+    run = jax.jit(lambda w, b, n: model.summed(w, b, n, CLIP_NORM, 1))
+    return rate(lambda: run(weights, batch, images), images, repeats)
+
+
+def peer(python: str, module: str, images: int, repeats: int) -> dict[str, Any]:
+    """Runs a peer in its own environment; the last line it prints is JSON."""
+    command = [python, "-m", f"benchmarks.peers.{module}"]
+    command += [f"--images={images}", f"--repeats={repeats}"]
+    root = pathlib.Path(__file__).parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(argv: list[str]) -> None:
+    """Measures, prints and writes."""
+    del argv
+    repeats = _REPEATS.value
+    layer = linear_rates(_EXAMPLES.value, repeats)
+    network: dict[str, Any] = {"this": network_rate(_IMAGES.value, repeats)}
+    for name, python, module in (
+        ("Opacus", _OPACUS.value, "opacus_gradients"),
+        ("JAX Privacy", _JAX_PRIVACY.value, "jax_privacy_gradients"),
+    ):
+        if python:
+            by_batch = peer(python, module, _IMAGES.value, repeats)
+            network[name] = max(by_batch.values())
+            print(f"{name} by batch size: {by_batch}")
+    ratio = layer["closed form"] / layer["vmap"]
+    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients a second:")
+    for name, value in layer.items():
+        print(f"  {name:<12}{value:>12,.0f}")
+    print(f"  closed form over vmap: {ratio:.1f}")
+    print("WRN-16-4, gradients a second:")
+    for name, value in network.items():
+        print(f"  {name:<12}{value:>12.2f}")
+    if others := [value for name, value in network.items() if name != "this"]:
+        print(f"  this over the better peer: {network['this'] / max(others):.2f}")
+    folder = pathlib.Path(_OUT.value)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"linear": layer, "network": network}
+    (folder / "per_example.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=own_flags.parser(_FLAGS))

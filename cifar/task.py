@@ -1,0 +1,201 @@
+"""CIFAR-10 and CIFAR-100 with sample-level privacy, as a task of the experiment layer.
+
+Either a WideResNet is trained on the images, or only the last layer of a network that
+was trained on public data, on its frozen features.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cifar import data
+from pds import groups
+from tff_agg.experiment.classifier import Examples
+from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.sample_task import SampleConfig, SampleTask
+from tff_agg.experiment.task import Weights
+from tff_agg.fields import described
+
+_SYNTHETIC_WIDTH = 64
+_PRETRAINED = (
+    "The network that made the features: it was trained on public data, which no "
+    "figure here is about."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CifarConfig(SampleConfig):
+    """A run on CIFAR: what every run of DP-SGD has, and data and model."""
+
+    dataset: str = described("cifar100", "which classes", tuple(data.CLASSES))
+    model: str = described(
+        "last_layer",
+        "last_layer: on frozen features; wide_resnet: on images",
+        ("last_layer", "wide_resnet"),
+    )
+    data_dir: str = described(
+        "../shared/data", "folder with cifar10/ and cifar100/", in_process=False
+    )
+    synthetic: bool = described(
+        False, "make data up instead of reading files", in_process=False
+    )
+    projected: int = described(
+        0, "last_layer: project features to so many dimensions; 0: as they are",
+        only_with=("model", ("last_layer",)),
+    )  # fmt: skip
+    training_examples: int = described(
+        0, "train on so many, the first; 0: all", in_process=False
+    )
+    augmentations: int = described(
+        1, "wide_resnet: K, copies of an example moved and mirrored; 1: as it is",
+        at_least=1, only_with=("model", ("wide_resnet",)),
+    )  # fmt: skip
+    depth: int = described(
+        16, "wide_resnet: layers", only_with=("model", ("wide_resnet",))
+    )
+    width: int = described(
+        4, "wide_resnet: factor of the width", only_with=("model", ("wide_resnet",))
+    )
+
+
+class Cifar(SampleTask):
+    """An image is an example; even and odd classes are the shifting populations.
+
+    The official test data are halved: every second image is for validation.
+    """
+
+    package = "cifar"
+    Config = CifarConfig
+    data_field = "data_dir"
+    config: CifarConfig
+
+    def __init__(self, config: RunConfig):
+        """Reads the data."""
+        assert isinstance(config, CifarConfig)
+        found = _read(
+            config.dataset,
+            config.model,
+            config.data_dir,
+            config.synthetic,
+            config.projected,
+        )
+        count = config.training_examples or len(found.train.labels)
+        if count > len(found.train.labels):
+            raise ValueError(
+                f"training_examples={count}: there are {len(found.train.labels)}"
+            )
+        first = data.Split(*(array[:count] for array in found.train))
+        self.data = found._replace(train=first)
+        super().__init__(config)
+
+    def training_arrays(self) -> Sequence[np.ndarray]:
+        """Returns bytes and labels."""
+        return self.data.train
+
+    def evaluation_examples(self, split: str) -> Mapping[str, Examples]:
+        """Returns every second image of the official test data."""
+        first = 0 if split == "heldout" else 1
+        features, labels = (array[first::2] for array in self.data.test)
+        found = groups.by_label_parity(labels)
+        return {g.name: (features[g.users], labels[g.users]) for g in found}
+
+    def shifting_groups(self) -> Sequence[groups.Group]:
+        """Returns the images of even and of odd classes."""
+        return groups.by_label_parity(self.data.train.labels)
+
+    def not_covered(self) -> Sequence[str]:
+        """What made frozen features."""
+        return (_PRETRAINED,) if self.config.model == "last_layer" else ()
+
+    @property
+    def classes(self) -> int:
+        """Ten or a hundred."""
+        return data.CLASSES[self.config.dataset]
+
+    @functools.cached_property
+    def network(self) -> Any:
+        """The network's sizes."""
+        from cifar.wide_resnet import WideResNet
+
+        return WideResNet(self.config.depth, self.config.width, self.classes)
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The weights."""
+        if self.config.model == "wide_resnet":
+            return self.network.shapes()
+        width = self.data.train.features.shape[1]
+        return {"bias": (self.classes,), "kernel": (width, self.classes)}
+
+    def initial_weights(self) -> Weights:
+        """Returns the weights of step 0; a last layer starts at zero."""
+        if self.config.model == "wide_resnet":
+            return self.network.initial_weights(self.config.seed)
+        return {name: np.zeros(s, np.float32) for name, s in self.shapes.items()}
+
+    def _numbers(self, stored: Any) -> Any:
+        """Returns bytes as the numbers that they stand for; in JAX."""
+        import jax.numpy as jnp
+
+        return stored.astype(jnp.float32) * self.data.scale + self.data.offset
+
+    def logits(self, weights: Mapping[str, Any], features: Any) -> Any:
+        """Returns one logit per class."""
+        from tff_agg.learning import linear
+
+        numbers = self._numbers(features)
+        if self.config.model == "wide_resnet":
+            return self.network.logits(weights, numbers)
+        return linear.logits(weights, numbers)
+
+    def sample_model(self) -> Any:
+        """Returns the closed form of a last layer, or the network's loss."""
+        from cifar import wide_resnet
+        from tff_agg.learning import linear
+        from tff_agg.learning.per_example import SampleModel
+
+        if self.config.model == "last_layer":
+            return linear.softmax_layer(self._numbers)
+        import jax
+
+        def loss(weights: Mapping[str, Any], example: Sequence[Any]) -> Any:
+            image, label, *moves = example
+            copies = self._numbers(image)[None]
+            if moves:
+                copies = wide_resnet.augmented(copies[0], moves[0])
+            scores = jax.nn.log_softmax(self.network.logits(weights, copies))
+            return -scores[:, label].mean()
+
+        # One image fills the cores: batches of gradients would only move memory.
+        return SampleModel(loss, largest_micro_batch=1)
+
+    def batch(self, examples: np.ndarray, round_number: int) -> list[np.ndarray]:
+        """Returns bytes and labels, and how the copies of each image are moved."""
+        found = super().batch(examples, round_number)
+        if (copies := self.config.augmentations) > 1:
+            generator = np.random.default_rng([self.config.seed, round_number])
+            moves = generator.integers(0, 9, (len(examples), copies, 3), np.uint8)
+            moves[..., 2] = generator.integers(0, 2, moves.shape[:2], np.uint8)
+            found.append(moves)
+        return found
+
+
+@functools.lru_cache(2)  # Runs of one process share their data.
+def _read(
+    dataset: str, model: str, folder: str, synthetic: bool, projected: int
+) -> data.Data:
+    """Reads what a configuration asks for."""
+    frozen = model == "last_layer"
+    where = pathlib.Path(folder) / dataset
+    if synthetic:
+        shape = (_SYNTHETIC_WIDTH,) if frozen else (32, 32, 3)
+        found = data.synthetic(dataset, shape)
+    elif frozen:
+        found = data.features(where / "features.npz")
+    else:
+        found = data.images(dataset, where)
+    return data.projected(found, projected) if projected else found

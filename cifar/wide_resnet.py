@@ -1,0 +1,158 @@
+"""WideResNets with group normalisation and weight standardisation, in JAX.
+
+Nothing in them depends on other examples, so that every example has a gradient of its
+own. Convolutions are written as products of matrices: XLA's convolutions are slow on
+processors, their gradients above all.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_EPSILON = 1e-5
+_STEM = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class WideResNet:
+    """A network of `depth` layers, `width` times as wide as a plain one.
+
+    Attributes:
+      depth: 6n + 4 for n blocks in each of the three stages.
+      width: The factor k: stages have 16k, 32k and 64k channels.
+      classes: How many logits.
+      groups: Of the group normalisation.
+
+    Example:
+      >>> sum(np.prod(s) for s in WideResNet(16, 4, 10).shapes().values())
+      2748890
+    """
+
+    depth: int
+    width: int
+    classes: int
+    groups: int = 16
+
+    def __post_init__(self) -> None:
+        if self.depth < 10 or (self.depth - 4) % 6:
+            raise ValueError(f"depth must be 6n + 4, such as 16; got {self.depth!r}")
+        if self.width < 1:
+            raise ValueError(f"width must be at least 1; got {self.width!r}")
+
+    def _blocks(self) -> list[tuple[str, int, int, int]]:
+        """Returns name, channels in, channels out and stride of every block."""
+        found, before = [], _STEM
+        for stage in range(3):
+            after = _STEM * self.width * 2**stage
+            for number in range((self.depth - 4) // 6):
+                stride = 2 if stage and not number else 1
+                found.append((f"stage{stage + 1}/block{number}", before, after, stride))
+                before = after
+        return found
+
+    @property
+    def features_width(self) -> int:
+        """How many features the last layer has."""
+        return 4 * _STEM * self.width
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the names and shapes of the weights."""
+        found: dict[str, tuple[int, ...]] = {"stem": (3, 3, 3, _STEM)}
+        for name, before, after, stride in self._blocks():
+            for number, channels in ((1, before), (2, after)):
+                found[f"{name}/norm{number}/offset"] = (channels,)
+                found[f"{name}/norm{number}/scale"] = (channels,)
+                found[f"{name}/conv{number}"] = (3, 3, channels, after)
+            if before != after or stride != 1:
+                found[f"{name}/shortcut"] = (1, 1, before, after)
+        width = self.features_width
+        found["norm/offset"] = found["norm/scale"] = (width,)
+        return found | {"bias": (self.classes,), "kernel": (width, self.classes)}
+
+    def initial_weights(self, seed: int) -> dict[str, np.ndarray]:
+        """Returns weights as a function of the seed."""
+        generator = np.random.default_rng(seed)
+
+        def one(name: str, shape: tuple[int, ...]) -> np.ndarray:
+            if name.endswith("scale"):
+                return np.ones(shape, np.float32)
+            if len(shape) == 1 or name == "kernel":
+                return np.zeros(shape, np.float32)
+            # Standardised when used: only the direction counts.
+            return generator.standard_normal(shape).astype(np.float32)
+
+        return {name: one(name, shape) for name, shape in self.shapes().items()}
+
+    def features(self, weights: Mapping[str, Any], images: Any) -> Any:
+        """Returns what the last layer sees, [images, features_width]."""
+        x = _convolution(images, weights["stem"], 1)
+        for name, _, _, stride in self._blocks():
+            rest = self._active(weights, f"{name}/norm1", x)
+            if f"{name}/shortcut" in weights:
+                x = _convolution(rest, weights[f"{name}/shortcut"], stride)
+            rest = _convolution(rest, weights[f"{name}/conv1"], stride)
+            rest = self._active(weights, f"{name}/norm2", rest)
+            x = x + _convolution(rest, weights[f"{name}/conv2"], 1)
+        return jnp.mean(self._active(weights, "norm", x), axis=(1, 2))
+
+    def logits(self, weights: Mapping[str, Any], images: Any) -> Any:
+        """Returns one logit per class, [images, classes]."""
+        return self.features(weights, images) @ weights["kernel"] + weights["bias"]
+
+    def _active(self, weights: Mapping[str, Any], name: str, x: Any) -> Any:
+        """Group normalisation, then ReLU."""
+        n, height, wide, channels = x.shape
+        groups = min(self.groups, channels)
+        parts = x.reshape(n, height * wide, groups, channels // groups)
+        mean = jnp.mean(parts, axis=(1, 3), keepdims=True)
+        variance = jnp.mean(jnp.square(parts - mean), axis=(1, 3), keepdims=True)
+        parts = (parts - mean) * jax.lax.rsqrt(variance + _EPSILON)
+        normal = parts.reshape(x.shape)
+        return jax.nn.relu(
+            normal * weights[f"{name}/scale"] + weights[f"{name}/offset"]
+        )
+
+
+def _convolution(x: Any, kernel: Any, stride: int) -> Any:
+    """A convolution with a standardised kernel, as one product of matrices."""
+    size, _, _, after = kernel.shape
+    rows = kernel.reshape(-1, after)
+    mean = jnp.mean(rows, axis=0)
+    variance = jnp.mean(jnp.square(rows - mean), axis=0)
+    # Of variance 1 / fan-in, which keeps activations at their size.
+    scale = jax.lax.rsqrt(variance * rows.shape[0] + _EPSILON)
+    standard = (rows - mean) * scale
+    if size == 1:
+        return x[:, ::stride, ::stride] @ standard
+    height, wide = x.shape[1:3]
+    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    patches = [
+        padded[:, i : i + height : stride, j : j + wide : stride]
+        for i in range(3)
+        for j in range(3)
+    ]
+    return jnp.concatenate(patches, axis=-1) @ standard
+
+
+def augmented(image: Any, moves: Any) -> Any:
+    """Returns an image moved by up to four pixels and mirrored or not.
+
+    Args:
+      image: [32, 32, 3].
+      moves: For each copy how far down and right, from 0 to 8, and whether mirrored.
+
+    Returns:
+      [copies, 32, 32, 3]; what lies beyond the border is the border's reflection.
+    """
+    padded = jnp.pad(image, ((4, 4), (4, 4), (0, 0)), mode="reflect")
+
+    def one(move: Any) -> Any:
+        down, right, mirrored = move.astype(jnp.int32)
+        cut = jax.lax.dynamic_slice(padded, (down, right, 0), image.shape)
+        return jnp.where(mirrored > 0, cut[:, ::-1], cut)
+
+    return jax.vmap(one)(moves)

@@ -1,0 +1,211 @@
+"""Predicted conversion after a click, as a task of the experiment layer."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcvr import auc, clicks, features, split, synthetic
+from pds import groups
+from tff_agg.experiment.classifier import Examples
+from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.sample_task import SampleConfig, SampleTask
+from tff_agg.experiment.task import Sample, Scores, Weights
+from tff_agg.fields import described
+from tff_agg.recycling.metrics import OutputJudge
+
+MADE_UP = "made-up clicks: the figures say nothing about any real data"
+_HOURS = 3_600_000
+
+
+@dataclasses.dataclass(frozen=True)
+class PcvrConfig(SampleConfig):
+    """A run on clicks: what every run of DP-SGD has, the data and the model's sizes."""
+
+    data: str = described("", "file of clicks: .parquet or .csv (docs/pcvr.md)")
+    data_note: str = described(
+        "", "what the data are, for reports: a proxy, for example"
+    )
+    synthetic: bool = described(False, "made-up clicks, no file")
+    synthetic_clicks: int = described(
+        20_000, "how many made-up clicks", at_least=10,
+        only_with=("synthetic", (True,)),
+    )  # fmt: skip
+    feature_classes: str = described(
+        features.NEWS, "class=column:buckets,column … for each encoder"
+    )
+    train_share: float = described(
+        0.8, "share of all clicks, the first in time, to train on"
+    )
+    heldout_share: float = described(
+        0.1, "share of the clicks after those for validation; the rest is for the test",
+    )  # fmt: skip
+    embedding_size: int = described(8, "width of an embedding", at_least=1)
+    encoder_size: int = described(16, "units of an encoder", at_least=1)
+    top_size: int = described(16, "units of the top", at_least=1)
+    pds_groups: str = described(
+        "label", "what the shift moves between: label: without and with a conversion; "
+        "hour: clicks before and after noon (UTC)",
+        ("label", "hour"), in_process=False, only_with=("pds", (True,)),
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        features.parse(self.feature_classes)
+        if bool(self.data) == self.synthetic:
+            raise ValueError(
+                f"data={self.data!r}: name a file of clicks, or give synthetic instead"
+            )
+
+
+class Pcvr(SampleTask):
+    """One click is one example; the split is by time."""
+
+    package = "pcvr"
+    Config = PcvrConfig
+    data_field = "data"
+    metrics = (auc.AUC_LOSS, auc.LOG_LOSS)
+    no_vote = (
+        "what is used is the predicted chance of a conversion, not a label, and models "
+        "are judged by how it ranks the clicks; votes over labels rank nothing"
+    )
+    config: PcvrConfig
+
+    def __init__(self, config: RunConfig):
+        """Reads or makes the clicks."""
+        assert isinstance(config, PcvrConfig)
+        self._features = features.parse(config.feature_classes)
+        columns = [feature.column for feature in self._features]
+        if config.synthetic:
+            made = synthetic.clicks(config.synthetic_clicks)
+            self._clicks = clicks.from_table(made, columns, "synthetic")
+        else:
+            self._clicks = clicks.read(config.data, columns)
+        self._rows = features.encode(self._clicks, self._features)
+        self._cuts = split.by_time(
+            self._clicks.times, config.train_share, config.heldout_share
+        )
+        super().__init__(config)
+
+    # The clicks.
+
+    def _part(self, name: str) -> Examples:
+        cut = self._cuts[name]
+        return self._rows[cut], self._clicks.labels[cut]
+
+    def training_arrays(self) -> Sequence[np.ndarray]:
+        """Returns hashed features and labels of the first clicks in time."""
+        return self._part("train")
+
+    def evaluation_examples(self, split: str) -> Mapping[str, Examples]:
+        """Returns hashed features and labels of later clicks."""
+        return {"all": self._part(split)}
+
+    def shifting_groups(self) -> Sequence[groups.Group]:
+        """Returns the two halves that the shift moves between."""
+        cut = self._cuts["train"]
+        if self.config.pds_groups == "label":
+            # The rule of even and odd classes: class 0 and class 1.
+            return groups.by_label_parity(self._clicks.labels[cut])
+        late = self._clicks.times[cut] // _HOURS % 24 >= 12
+        names = {"before_noon": ~late, "after_noon": late}
+        return [groups.Group(k, np.flatnonzero(there)) for k, there in names.items()]
+
+    def shared_users(self) -> Mapping[str, int] | None:
+        """Counts users of training with clicks in the later splits."""
+        users = self._clicks.users
+        if users is None:
+            return None
+        trained = np.unique(users[self._cuts["train"]])
+        return {
+            name: int(np.isin(trained, users[self._cuts[name]]).sum())
+            for name in ("heldout", "test")
+        }
+
+    def not_covered(self) -> Sequence[str]:
+        """Says how many clicks one user has, and what the data are."""
+        found = []
+        users = self._clicks.users
+        if users is not None:
+            of_each = np.unique(users[self._cuts["train"]], return_counts=True)[1]
+            found.append(
+                f"People: what is protected is one click. The {of_each.sum():,} clicks "
+                f"of training are of {len(of_each):,} users, up to {of_each.max():,} "
+                f"of one, and {(of_each > 1).mean():.0%} of the users have more than "
+                "one. For k clicks of one user together ε is up to k times as large."
+            )
+        if note := MADE_UP if self.config.synthetic else self.config.data_note:
+            found.append(f"The data, which no guarantee makes better: {note}.")
+        return found
+
+    # The model.
+
+    @property
+    def sizes(self) -> Any:
+        """The sizes of the model; imports JAX."""
+        from pcvr import model
+
+        config = self.config
+        return model.Sizes(
+            self._features, config.embedding_size, config.encoder_size, config.top_size
+        )
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Tables of embeddings, encoders, top."""
+        return self.sizes.shapes
+
+    def initial_weights(self) -> Weights:
+        """Returns the weights of step 0."""
+        from pcvr import model
+
+        return model.initial_weights(self.sizes, self.config.seed)
+
+    def sample_model(self) -> Any:
+        """Returns the loss, and its clipped sums in closed form."""
+        from pcvr import model
+        from tff_agg.learning.per_example import SampleModel
+
+        sizes = self.sizes
+
+        def loss(weights: Any, example: Any) -> Any:
+            rows, label = example
+            return model.losses(sizes, weights, rows[None], label[None])[0]
+
+        return SampleModel(
+            loss,
+            functools.partial(model.clipped_sum, sizes),
+            example_bytes=model.example_bytes(sizes),
+        )
+
+    def logits(self, weights: Mapping[str, Any], features: Any) -> Any:
+        """Returns 0 and the log odds of a conversion."""
+        import jax.numpy as jnp
+
+        from pcvr import model
+
+        found = model.logits(self.sizes, weights, features)
+        return jnp.stack([jnp.zeros_like(found), found], axis=1)
+
+    # Evaluation.
+
+    @property
+    def classes(self) -> int:
+        """No conversion, conversion."""
+        return 2
+
+    def evaluator(self) -> Callable[[Weights, Sample], Scores]:
+        """Returns AUC-loss and mean logistic loss."""
+        predict = self.predictor()
+
+        def evaluate(weights: Weights, sample: Sample) -> Scores:
+            scores, labels = predict(weights, self.flat_sample(sample))
+            return {"all": auc.values(scores[:, 1], labels)}
+
+        return evaluate
+
+    def judge(self) -> OutputJudge:
+        """Mean outputs are judged by their ranks."""
+        return auc.judge()

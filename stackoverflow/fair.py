@@ -1,0 +1,285 @@
+"""The fair comparison: every arm chooses its clip norm and server rate for itself.
+
+The paper's rows differ in more than the aggregation: at ε = 18.9 UTA_tr trains with
+clip norm 0.3 and server rate 2, the baseline with 1.0 and 0.5. Here every arm (a
+training aggregation, with tree noise or with BLT noise made for the participation) has
+the same grid of both, scored on validation data with seeds of its own. It chooses
+twice: by the model that is broadcast and by the mean of the last checkpoints (UTA_inf).
+The chosen points are then trained with the seeds of the tables and tested, beside the
+paper's own settings.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from stackoverflow.paper_tables import SCALES, ReproduceConfig, Run
+from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tff_agg.experiment import in_memory, run_folder
+
+BROADCAST = in_memory.BROADCAST
+FIRST_SEED = 100  # the tables have 0, 1, 2, …
+METRIC = StackOverflow.metrics[0]
+BASELINE = "baseline"
+ARMS: Mapping[str, dict[str, Any]] = {
+    BASELINE: {"averager": "last"},
+    "UTA_tr": {"averager": "uta", "k": 3},
+    "EMA_tr": {"averager": "ema", "ema_decay": 0.95},
+    "schedule-free": {
+        "averager": "schedule_free",
+        "step_from": "iterate",
+        "server_momentum": 0.0,
+        "gamma": 8.0,
+    },
+}
+NOISES: Mapping[str, str] = {"tree": "honaker", "BLT": "blt"}
+# (clip norm, server rate beside momentum 0.95). The paper's points are among them.
+GRID = ((0.3, 0.5), (0.3, 1.0), (0.3, 2.0), (1.0, 0.5))
+
+
+class Point(NamedTuple):
+    """An arm at one point of the grid.
+
+    Attributes:
+      arm: One of `ARMS`.
+      noise: One of `NOISES`.
+      clip: The clip norm.
+      rate: The server's rate beside momentum; without, as many times more as momentum
+        would make of it.
+    """
+
+    arm: str
+    noise: str
+    clip: float
+    rate: float
+
+    def __str__(self) -> str:
+        return f"{self.arm}, {self.noise}, clip {self.clip:g}, rate {self.rate:g}"
+
+    def config(
+        self, base: StackOverflowConfig, seed: int, **changes: Any
+    ) -> StackOverflowConfig:
+        """Returns its configuration, for the rest like the baseline's."""
+        arm = ARMS[self.arm]
+        momentum = arm.get("server_momentum", base.server_momentum)
+        return dataclasses.replace(
+            base,
+            **arm,
+            seed=seed,
+            mechanism=NOISES[self.noise],
+            clip_norm=self.clip,
+            server_learning_rate=self.rate
+            * round((1 - momentum) / (1 - base.server_momentum)),
+            **changes,
+        )
+
+
+# The paper's recipe: what everything is compared with, first.
+PAPER = (
+    Point(BASELINE, "tree", 1.0, 0.5),
+    Point("UTA_tr", "tree", 0.3, 2.0),
+    Point("EMA_tr", "tree", 1.0, 0.5),
+)
+
+
+def points() -> list[Point]:
+    """Returns the grid of all arms."""
+    every = itertools.product(ARMS, NOISES, GRID)
+    return [Point(arm, noise, *both) for arm, noise, both in every]
+
+
+def judging(scale: str, rounds: int) -> in_memory.Judging:
+    """Returns how candidates are judged: as the tables' runs, by fewer methods."""
+    found = SCALES[scale].judging
+    judged = range(rounds, rounds - found.span - 1, -found.every)
+    return in_memory.Judging(found.grid.uta, tuple(sorted(judged)))
+
+
+def candidate(
+    point: Point, base: StackOverflowConfig, seed: int = FIRST_SEED
+) -> StackOverflow:
+    """Returns the task of a candidate in the search."""
+    # Of what is only searched nothing is released; known seeds make it repeatable.
+    known = {"insecure_noise_seed": 1000 + seed, "test_examples": 0}
+    return StackOverflow(point.config(base, seed, **known))
+
+
+class Found(NamedTuple):
+    """What a point has come to in the search.
+
+    Attributes:
+      point: The point.
+      values: By the model ('broadcast', 'UTA_inf 100'), the metric on validation data.
+    """
+
+    point: Point
+    values: Mapping[str, float]
+
+    def best(self, *, recycled: bool) -> str:
+        """Returns the best model: what is broadcast, or UTA_inf with the best k."""
+        names = [name for name in self.values if name != in_memory.BROADCAST]
+        return max(names, key=self.values.__getitem__) if recycled else BROADCAST
+
+
+class Line(NamedTuple):
+    """A line of the table: runs with all seeds, and what is used of them.
+
+    Attributes:
+      point: Arm, noise, clip norm and rate.
+      why: Why these: 'as published', or what they were chosen for.
+      model: What is judged: what is broadcast, or UTA_inf.
+    """
+
+    point: Point
+    why: str
+    model: str
+
+
+def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
+    """Scores the whole grid on validation data; goes on where it was stopped."""
+    from tff_agg.experiment import process_cache
+
+    base = base_config(config, epsilon)
+    found = []
+    for point in points():
+        task = candidate(point, base)
+        with contextlib.closing(process_cache.ProcessCache()) as cache:
+            scored = in_memory.remembered(
+                task,
+                judging(config.scale, base.rounds),
+                config.results / "scores",
+                functools.partial(in_memory.train, task, cache),
+            )
+        values = {name: one[METRIC.name] for name, one in scored.values.items()}
+        found.append(Found(point, values))
+    return found
+
+
+def lines_of(found: Sequence[Found]) -> list[Line]:
+    """Returns the lines of the table: the paper's settings, then the chosen ones.
+
+    Every arm with its noise chooses twice: by what it broadcasts and by UTA_inf.
+    """
+    of = {one.point: one for one in found}
+    lines = [
+        Line(point, "as published", of[point].best(recycled=recycled))
+        for point in PAPER
+        for recycled in (False, True)
+    ]
+    for arm, noise in itertools.product(ARMS, NOISES):
+        own = [one for one in found if one.point[:2] == (arm, noise)]
+        for recycled in (False, True):
+            best = max(own, key=lambda one: one.values[one.best(recycled=recycled)])
+            model = best.best(recycled=recycled)
+            lines.append(Line(best.point, "chosen", model))
+    return list(dict.fromkeys(lines))
+
+
+def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.Scored]:
+    """Trains a point with every seed of the tables and scores it on test data, once.
+
+    The paper's settings are runs of the table 'stackoverflow', which are saved; of the
+    others nothing is kept but the scores.
+    """
+    from tff_agg.experiment import process_cache
+    from tff_agg.experiment.drivers import train
+
+    base = base_config(config, epsilon)
+    how = judging(config.scale, base.rounds)
+    how = dataclasses.replace(how, split="test")
+    found = []
+    with contextlib.closing(process_cache.ProcessCache()) as cache:
+        for seed in range(config.seeds):
+            if point in PAPER:
+                run = Run("stackoverflow", epsilon, point.arm, seed)
+                task, folder = config.task(run), config.folder(run)
+                train.run(task, folder, None, cache=cache)
+                models = functools.partial(in_memory.saved, StackOverflow, folder)
+            else:
+                task = candidate(point, base, seed)
+                models = functools.partial(in_memory.train, task, cache)
+            scores = config.results / "scores"
+            found.append(in_memory.remembered(task, how, scores, models))
+    return found
+
+
+def rows_of(
+    lines: Sequence[Line], tests: Mapping[Point, Sequence[in_memory.Scored]]
+) -> tuple[list[str], list[list[str]]]:
+    """Returns header and rows of the table; gains are over the first line."""
+    from tff_agg.experiment import result_tables, seed_statistics
+
+    metrics = StackOverflow.metrics[:3]
+    header = ["arm", "noise", "clip", "rate", "settings", "model"]
+    header += [f"test {metric.label}" for metric in metrics]
+    header += ["gain", "clear of the spread"]
+    rows: list[list[str]] = []
+    first: list[float] = []
+    for line in lines:
+        scores = [one.values[line.model] for one in tests[line.point]]
+        values = [one[METRIC.name] for one in scores]
+        last = ["", ""]
+        if first:
+            gain = seed_statistics.gain(values, first)
+            verdict = {True: "yes", False: "no", None: "too few seeds"}[gain.clear]
+            last = [f"{100 * gain.relative:+.1f} %", verdict]
+        first = first or values
+        rows.append(
+            [
+                *map(str, line.point),
+                line.why,
+                line.model,
+                *(
+                    result_tables.shown([one[metric.name] for one in scores], metric)
+                    for metric in metrics
+                ),
+                *last,
+            ]
+        )
+    return header, rows
+
+
+def levels(config: ReproduceConfig) -> list[str]:
+    """Returns the privacy levels to compare at: without noise there is no choice."""
+    return [epsilon for epsilon in config.epsilons if epsilon != "inf"]
+
+
+def base_config(config: ReproduceConfig, epsilon: str) -> StackOverflowConfig:
+    """Returns what all arms have in common: the baseline's configuration."""
+    run = Run("stackoverflow", epsilon, BASELINE, 0)
+    return run.config(config.scale, config.store)
+
+
+def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
+    """Lists the search: (name, task, rounds done). What it chooses is trained later."""
+    found = []
+    for epsilon, point in itertools.product(levels(config), points()):
+        task = candidate(point, base_config(config, epsilon))
+        scored = in_memory.score_file(task, config.results / "scores").exists()
+        name = f"search {point} at ε = {epsilon}"
+        found.append((name, task, task.config.rounds if scored else 0))
+    return found
+
+
+def run(config: ReproduceConfig, epsilon: str) -> tuple[list[str], list[list[str]]]:
+    """Searches, trains what was chosen, tests it; writes the table and returns it."""
+    from tff_agg import files
+    from tff_agg.experiment import result_tables
+
+    results = run_folder.results_folder(str(config.results))
+    found = search(config, epsilon)
+    header = ["arm", "noise", "clip", "rate", *found[0].values]
+    rows = [
+        [*map(str, one.point), *map(METRIC.show, one.values.values())] for one in found
+    ]
+    text = result_tables.markdown(header, rows)
+    files.write_text(results / f"search_eps{epsilon}.md", text)
+    lines = lines_of(found)
+    tests = {line.point: test(config, epsilon, line.point) for line in lines}
+    table = rows_of(lines, tests)
+    text = result_tables.markdown(*table)
+    files.write_text(results / f"table_eps{epsilon}.md", text)
+    return table

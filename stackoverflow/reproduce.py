@@ -1,0 +1,263 @@
+r"""Reproduces the paper's tables on StackOverflow, and compares its arms fairly.
+
+  python -m stackoverflow.reproduce --table=pds --scale=tiny --seeds=2
+  python -m stackoverflow.reproduce --table=stackoverflow --scale=full --seeds=5 \
+      --store=data/stackoverflow --out=results/reproduce
+  python -m stackoverflow.reproduce --table=fair --scale=small --seeds=3 --store=…
+
+Runs every training of the table, chooses every inference aggregation on validation
+data, tests it once, and writes the table in the paper's layout (Markdown and CSV), the
+curves over the last rounds and the tables of confidence widths. What is done is
+skipped: stop it whenever you like, and run the same command again. `--dry_run` lists
+the runs with their estimated time.
+
+`--table=fair` gives every arm the same grid of clip norm × server rate on validation
+data and shows the paper's settings and the chosen ones side by side.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from stackoverflow import fair, paper_tables
+from stackoverflow.paper_tables import (
+    COLUMNS,
+    FAIR,
+    RECYCLED,
+    SCALES,
+    TRAININGS,
+    ReproduceConfig,
+    Run,
+)
+from stackoverflow.task import StackOverflow
+from tff_agg.experiment import binaries, flag_fields, ledger
+
+METRIC = StackOverflow.metrics[0]
+
+
+def with_store(config: ReproduceConfig) -> ReproduceConfig:
+    """Returns the configuration with a token store, the embedded data by default."""
+    from stackoverflow.data import prepared
+
+    if config.store:
+        return config
+    sizes = SCALES[config.scale].synthetic
+    if sizes is None:
+        raise ValueError(
+            f"--scale={config.scale} needs --store, a token store that "
+            "stackoverflow.prepare has written; only 'tiny' has embedded data"
+        )
+    folder = os.path.join(config.out, "data")
+    store = prepared.ensure_store(
+        "synthetic", None, folder, users=sizes["users"], words=sizes["words"]
+    )
+    return dataclasses.replace(config, store=store)
+
+
+def train_all(config: ReproduceConfig, runs: Sequence[Run]) -> None:
+    """Trains what is not trained yet."""
+    from tff_agg.experiment import process_cache, terminal
+    from tff_agg.experiment.drivers import train
+
+    for _, alike in itertools.groupby(enumerate(runs, 1), lambda pair: pair[1].kind):
+        # Runs that differ in their seeds share what was compiled; others cannot.
+        with contextlib.closing(process_cache.ProcessCache()) as cache:
+            for number, run in alike:
+                label = f"{number:2}/{len(runs)} {run.folder}"
+                bar = terminal.TrainingBar(
+                    StackOverflow.metrics, label, show_plan=False
+                )
+                train.run(config.task(run), config.folder(run), bar, cache=cache)
+
+
+def recycle(config: ReproduceConfig, epsilon: str, training: str) -> Any:
+    """Recycles the checkpoints of one training's runs."""
+    from tff_agg.experiment import progress, recycled_runs
+
+    run = Run(config.table, epsilon, training, 0)
+    runs = [run._replace(seed=seed) for seed in range(config.seeds)]
+    with contextlib.closing(progress.StageBar()) as bar:
+        return recycled_runs.recycle(
+            StackOverflow,
+            [config.folder(one) for one in runs],
+            config.results / run.kind,
+            SCALES[config.scale].judging,
+            bar,
+        )
+
+
+def row_of(found: dict[str, Any]) -> dict[str, list[float]]:
+    """Returns a row of the paper's table from what the trainings have come to.
+
+    A training aggregation's cell is its best inference aggregation on top, chosen on
+    validation data, as in the paper.
+    """
+    from tff_agg.experiment import recycled_runs
+
+    tests = {
+        name: one.tests[
+            recycled_runs.LAST
+            if name == "baseline"
+            else recycled_runs.best(one, METRIC)
+        ]
+        for name, one in found.items()
+    }
+    tests |= {method: found["baseline"].tests[method] for method in RECYCLED}
+    return {
+        name: [one[METRIC.name] for one in tests[name]]
+        for name in COLUMNS
+        if name in tests
+    }
+
+
+def report(config: ReproduceConfig) -> str:
+    """Recycles, tests, writes tables and pictures; returns what the terminal shows."""
+    from tff_agg.experiment import result_tables
+    from tff_agg.experiment.drivers import evaluate
+
+    cells: dict[str, dict[str, list[float]]] = {}
+    curves: list[Any] = []
+    lines: dict[tuple[str, ...], Any] = {}
+    for epsilon in config.epsilons:
+        found = {name: recycle(config, epsilon, name) for name in config.trainings}
+        cells[epsilon] = row_of(found)
+        panel = f"ε = {epsilon.replace('inf', '∞')}"
+        curves += [row | {"kind": panel} for row in found["baseline"].rows]
+        for training, one in found.items():
+            for method, tests in one.tests.items():
+                lines[epsilon, training, str(one.chosen[method])] = tests
+    published = {}
+    if config.scale == "full":
+        published = paper_tables.published(config.table)
+    table = result_tables.ResultTable("ε", cells, METRIC, expected=published)
+    table.write(config.results)
+    result_tables.write_long(
+        config.results / "all_cells.csv",
+        ["epsilon", "training", "inference"],
+        lines,
+        StackOverflow.metrics,
+    )
+    evaluate.draw(
+        curves, StackOverflow.metrics, "heldout", config.results / "accuracy.png"
+    )
+    return table.terminal()
+
+
+def widths(config: ReproduceConfig) -> list[str]:
+    """Compares checkpoints with independent runs; returns tables for the terminal."""
+    from tff_agg.experiment.drivers import uncertainty
+
+    shown = []
+    averaged = [name for name in ("baseline", "UTA_tr") if name in config.trainings]
+    for epsilon, training in itertools.product(config.epsilons, averaged):
+        run = Run(config.table, epsilon, training, 0)
+        found = uncertainty.run(
+            StackOverflow,
+            uncertainty.UncertaintyConfig(
+                runs=tuple(
+                    str(config.folder(run._replace(seed=seed)))
+                    for seed in range(config.seeds)
+                ),
+                out=str(config.results / "widths" / run.kind),
+                examples=SCALES[config.scale].interval_examples,
+                name="aggregate",
+            ),
+        )
+        shown.append(f"{run.kind}\n{uncertainty.table(found)}")
+    return shown
+
+
+def estimate(config: ReproduceConfig) -> str:
+    """Lists the runs with their time, by two measured rounds of the first one left."""
+    from tff_agg.experiment import dry_run, terminal
+
+    if config.table == FAIR:
+        jobs = fair.jobs(config)
+    else:
+        jobs = [
+            (r.folder, config.task(r), _done(config.folder(r))) for r in config.runs()
+        ]
+    rows: list[list[Any]] = []
+    measured: dry_run.Estimate | None = None
+    total = 0.0
+    for name, task, done in jobs:
+        left = task.config.rounds - done
+        seconds = 0.0
+        if left:
+            if measured is None:
+                # Of a run of its own, wherever that would be.
+                measured = dry_run.estimate(task, str(config.results / "dry_run"))
+            validations = -(-left // task.config.evaluate_every)
+            seconds = measured.seconds_for(left, validations)
+        total += seconds
+        rows.append([name, done, left, dry_run.duration(seconds)])
+    table = terminal.table(["run", "rounds done", "left", "time"], rows)
+    return (
+        f"{table}\n{dry_run.duration(total)} in all, by two measured rounds; saving, "
+        "inference aggregation and test are not counted"
+    )
+
+
+def _done(folder: pathlib.Path) -> int:
+    history = ledger.Ledger(folder).read()
+    return 0 if history is None else max(history.last, 0)
+
+
+def main(values: flags.FlagValues) -> int:
+    """Reproduces what the flags describe."""
+    from tff_agg.experiment import terminal
+
+    config = with_store(
+        ReproduceConfig(
+            table=values.table,
+            scale=values.scale,
+            seeds=values.seeds,
+            store=values.store,
+            out=values.out,
+            epsilons=tuple(values.epsilons),
+            trainings=tuple(values.trainings),
+        )
+    )
+    if values.dry_run:
+        print(estimate(config))
+        return 0
+    if config.table == FAIR:
+        for epsilon in fair.levels(config):
+            print(f"ε = {epsilon}\n{terminal.table(*fair.run(config, epsilon))}")
+    else:
+        train_all(config, config.runs())
+        print(report(config))
+        if config.seeds > 1:
+            print(*widths(config), sep="\n")
+    print(f"Tables and pictures are in {config.results}")
+    return 0
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags of the binary."""
+    define = functools.partial(flag_fields.define_one, values)
+    tables = [*paper_tables.TABLES, FAIR]
+    define("enum", "table", "stackoverflow", tables, "which table")
+    define("enum", "scale", "tiny", list(SCALES), "how large the runs are")
+    define("integer", "seeds", 5, "seeds of each training, from 0 on")
+    define("string", "store", "", "the token store; tiny: empty for embedded data")
+    define("string", "out", "results/reproduce", "where runs and results go")
+    define("list", "epsilons", list(paper_tables.EPSILONS), "the rows of the table")
+    define("list", "trainings", list(TRAININGS), "the trainings of each row")
+    define("bool", "dry_run", False, "list the runs with their time, and train nothing")
+
+
+def entry_point() -> None:
+    """Runs as the console command `tff-agg-reproduce`."""
+    binaries.run_main(define_flags, main)
+
+
+if __name__ == "__main__":
+    entry_point()

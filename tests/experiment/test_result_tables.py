@@ -1,0 +1,71 @@
+"""Tables of results: the best is marked, gains are relative, spreads over seeds."""
+
+import csv
+
+import pytest
+
+from tff_agg.experiment import result_tables, seed_statistics
+from tff_agg.experiment.result_tables import ResultTable
+from tff_agg.recycling.metrics import ACCURACY, Metric
+
+CELLS = {
+    "18.9": {"baseline": [0.20, 0.22], "UTA_inf": [0.23, 0.25], "OMV": [0.21, 0.23]},
+    "8.2": {"baseline": [0.20, 0.20]},
+}
+
+
+def test_the_best_is_bold_and_gains_are_of_the_baseline():
+    lines = ResultTable("ε", CELLS, ACCURACY).markdown().splitlines()
+    assert lines[0] == "| ε | baseline | UTA_inf | OMV |"
+    assert lines[2] == "| 18.9 | 21.00 ± 1.41 | **24.00 ± 1.41** | 22.00 ± 1.41 |"
+    assert lines[3] == "| gain |  | +14.3 % | +4.8 % |"
+    assert lines[4] == "| 8.2 | **20.00 ± 0.00** |  |  |"
+
+
+def test_a_loss_is_best_where_it_is_lowest():
+    table = ResultTable("ε", CELLS, Metric("loss", higher_is_better=False))
+    assert table.best("18.9") == "baseline"
+
+
+def test_what_others_have_found_stands_below():
+    expected = {"18.9": {"baseline": "23.41", "UTA_inf": "23.84 ± 0.01"}}
+    table = ResultTable("ε", CELLS, ACCURACY, expected=expected)
+    rows = [line.split() for line in table.terminal().splitlines()]
+    assert rows[4] == ["published", "23.41", "23.84", "±", "0.01"]
+    assert "published" not in [row[0] for row in rows[5:]]
+
+
+def test_the_csv_has_every_seed(tmp_path):
+    ResultTable("ε", CELLS, ACCURACY).write(tmp_path)
+    with open(tmp_path / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert [r["accuracy"] for r in rows if r["column"] == "UTA_inf"] == ["0.23", "0.25"]
+    assert {r["column"] for r in rows if r["best"] == "1"} == {"UTA_inf", "baseline"}
+
+
+def test_a_metric_that_a_method_has_not_stays_empty(tmp_path):
+    path = tmp_path / "long.csv"
+    lines = {("18.9", "OMV"): [{"accuracy": 0.25}]}
+    metrics = (ACCURACY, Metric("loss", higher_is_better=False))
+    result_tables.write_long(path, ["epsilon", "method"], lines, metrics)
+    assert path.read_text() == "epsilon,method,seed,accuracy,loss\n18.9,OMV,0,0.25,\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "clear"),
+    [
+        ([0.30, 0.31, 0.29], True),
+        ([0.24, 0.18, 0.19], False),
+        ([0.30, 0.31], None),
+    ],
+)
+def test_a_gain_stands_clear_of_the_spread_or_not(values, clear):
+    baseline = [0.20] * len(values)
+    assert seed_statistics.gain(values, baseline).clear is clear
+
+
+def test_a_gain_is_relative_to_the_baseline():
+    found = seed_statistics.gain([0.22, 0.24], [0.20, 0.20])
+    assert found.mean == pytest.approx(0.03)
+    assert found.relative == pytest.approx(0.15)

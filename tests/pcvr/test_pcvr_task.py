@@ -1,0 +1,185 @@
+"""The task and its binaries, from made-up clicks to tables, pictures and reports."""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from absl import flags
+
+from pcvr import auc
+from pcvr.task import Pcvr, PcvrConfig
+from tests.experiment.run_contents import contents
+from tff_agg.experiment import flag_fields, ledger, process_cache
+from tff_agg.experiment.drivers import train
+from tff_agg.experiment.runs import Run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SMALL = {
+    "synthetic": True,
+    "synthetic_clicks": 3000,
+    "rounds": 24,
+    "batch_size": 100,
+    "noise_multiplier": 1.0,
+    "learning_rate": 2.0,
+    "evaluate_every": 8,
+    "validation_examples": 200,
+    "test_examples": 200,
+    "insecure_noise_seed": 5,
+}
+
+
+def as_flags(settings):
+    return [f"--{name}={value}" for name, value in settings.items()]
+
+
+def binary(name, *given):
+    """Runs what `python -m pcvr.{name}` runs, in this process."""
+    assert importlib.import_module(f"pcvr.{name}").entry_point
+    driver = importlib.import_module(f"tff_agg.experiment.drivers.{name}")
+    values = flags.FlagValues()
+    driver.define_flags(Pcvr, values)
+    values([name, *given])
+    return driver.main(Pcvr, values)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two finished runs; the binary `train` itself is what the last test kills."""
+    root = tmp_path_factory.mktemp("pcvr")
+    with contextlib.closing(process_cache.ProcessCache()) as cache:
+        for seed in range(2):
+            task = Pcvr(PcvrConfig(**SMALL, seed=seed))
+            train.run(task, root / str(seed), cache=cache)
+    return [str(root / str(seed)) for seed in range(2)]
+
+
+def test_a_run_is_judged_by_auc_loss_and_says_what_is_protected(runs):
+    folder = pathlib.Path(runs[0])
+    header, *rows = (folder / "validation.csv").read_text().splitlines()
+    assert header == "round,weights,group,auc_loss,loss" and len(rows) == 6
+    run = Run.open(Pcvr, runs[0])
+    _, labels = run.task.evaluation_examples("test")["all"]
+    scores = run.task.predictor()(run.load(24), run.task.flat_sample(
+        run.task.fixed_sample("test", len(labels))))  # fmt: skip
+    np.testing.assert_allclose(scores.scores.sum(1), 1, rtol=1e-5)
+    expected = auc.values(scores.scores[:, 1], scores.targets)
+    assert run.scorer("test", len(labels))(run.load(24)) == expected
+    report = (folder / "privacy_report.md").read_text()
+    for words in ("one example", "what is protected is one click", "made-up clicks"):
+        assert words in report
+    facts = json.loads((folder / "privacy_report.json").read_text())
+    assert "none: the noise seed is known" in json.dumps(facts)
+
+
+def test_evaluate_leaves_the_vote_out_and_says_why(runs, tmp_path, capsys):
+    given = [f"--runs={','.join(runs)}", f"--out={tmp_path}", "--examples=200"]
+    grid = ["--uta_k=3,8", "--output_k=1,4", "--ema=0.9"]
+    assert binary("evaluate", *given, *grid) == 0
+    assert f"OMV is left out: {Pcvr.no_vote}" in capsys.readouterr().out
+    rows = [
+        line.split(",") for line in (tmp_path / "scores.csv").read_text().splitlines()
+    ]
+    column = {name: place for place, name in enumerate(rows[0])}
+    found = {
+        (row[column["method"]], row[column["parameter"]]): row[column["auc_loss"]]
+        for row in rows[1:]
+        if row[column["run"]] == runs[0]
+    }
+    methods = {method for method, _ in found}
+    assert methods == {"last", "UTA_inf", "OPA", "EMA_inf", "EMA_baseline"}
+    # The mean output of one checkpoint is that checkpoint's output.
+    assert float(found["OPA", "1"]) == pytest.approx(float(found["last", ""]), rel=1e-9)
+
+
+def test_tune_uncertainty_and_report_run_to_their_end(runs, tmp_path, capsys):
+    given = [f"--runs={','.join(runs)}", "--examples=150"]
+    grid = ["--uta_k=2,6", "--output_k=2,6", "--ema=0.9"]
+    assert binary("tune", *given, *grid, f"--out={tmp_path / 'tune'}") == 0
+    assert "OMV" not in capsys.readouterr().out
+    sizes = ["--sizes=2", "--repeats=2", f"--out={tmp_path / 'widths'}"]
+    assert binary("uncertainty", *given, *sizes) == 0
+    assert (tmp_path / "widths" / "widths.csv").exists()
+    page = tmp_path / "page.html"
+    assert binary("report", f"--run={runs[0]}", f"--out={page}", "--examples=150",
+                  "--uta_k=2") == 0  # fmt: skip
+    assert "what is protected is one click" in page.read_text()
+
+
+@pytest.mark.parametrize("groups", ["label", "hour"])
+def test_the_shift_moves_between_two_halves_of_the_clicks(groups):
+    task = Pcvr(PcvrConfig(**SMALL, pds=True, pds_period=8, pds_groups=groups))
+    first, second = task.shifting_groups()
+    clicks, labels = task.training_arrays()
+    assert len(first.users) + len(second.users) == len(clicks)
+    members = task.build_sampler()
+    start, middle = members.users(0), members.users(4)
+    assert np.isin(start, first.users).all() and np.isin(middle, second.users).all()
+    if groups == "label":
+        assert not labels[start].any() and labels[middle].all()
+
+
+def test_runs_share_a_process_only_where_they_share_the_noise():
+    """The noise of one ε depends on how many clicks there are, and on the shift."""
+    cache = process_cache.ProcessCache()
+    plain = Pcvr(PcvrConfig(**SMALL))
+    first = cache.process(plain, plain.build_plan())
+    assert cache.process(plain, plain.build_plan()) is first
+    shifted = Pcvr(PcvrConfig(**SMALL, pds=True))
+    assert cache.process(shifted, shifted.build_plan()) is not first
+
+
+def test_settings_that_make_no_sense_are_refused():
+    for wrong, says in (
+        ({"data": "clicks.parquet"}, "name a file of clicks, or give synthetic"),
+        ({"synthetic": False}, "name a file of clicks, or give synthetic"),
+        ({"feature_classes": "ad"}, "feature_classes: 'ad' must be class=column"),
+        ({"pds_groups": "user"}, "pds_groups must be one of label, hour"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            PcvrConfig(**SMALL | wrong)
+    with pytest.raises(ValueError, match=r"missing columns \['advert'\]"):
+        Pcvr(PcvrConfig(**SMALL, feature_classes="ad=advert"))
+
+
+def test_every_flag_file_is_a_configuration_at_epsilon_6():
+    found = sorted((ROOT / "pcvr" / "configs").glob("*.cfg"))
+    assert len(found) == 3
+    for path in found:
+        values = flags.FlagValues()
+        flag_fields.define(PcvrConfig, values)
+        values(["train", f"--flagfile={path}", "--data=clicks.parquet"])
+        config = flag_fields.read(PcvrConfig, values)
+        assert config.epsilon == 6 and "proxy" in config.data_note
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on_to_the_same_bits(runs, tmp_path):
+    """The binary is killed in the midst of its steps, and goes on in this process."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "pcvr.train", f"--out={out}", *as_flags(SMALL)]
+    killed = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    done = 0
+    while done < 3 and killed.poll() is None:
+        history = ledger.Ledger(out).read() if out.exists() else None
+        done = 0 if history is None else history.last
+        time.sleep(0.002)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert 3 <= ledger.Ledger(out).read().last < 24
+    config = PcvrConfig(**SMALL)
+    train.run(Pcvr(config), out)
+    expected = contents(runs[0])
+    assert contents(out) == expected
+    other = dataclasses.replace(config, feature_classes="content=article")
+    with pytest.raises(RuntimeError, match="feature_classes"):
+        train.run(Pcvr(other), out)

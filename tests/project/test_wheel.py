@@ -1,0 +1,99 @@
+"""The wheel from another project's point of view: the checkout is out of sight."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import venv
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGES = ("tff_agg", "stackoverflow", "pds")
+TRAIN = [
+    "--out=runs/outside", "--rounds=2", "--clients_per_round=4", "--max_sentences=4",
+    "--noise_multiplier=1", "--embedding_size=4", "--lstm_size=4",
+    "--validation_examples=20", "--test_examples=20",
+]  # fmt: skip
+
+
+def run(*command, cwd):
+    """Runs a program that is told nothing of the checkout; returns what it prints."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        list(map(os.fspath, command)), cwd=cwd, env=kept, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory):
+    """An environment with the locked packages and the wheel, and a folder to work in.
+
+    The wheel is built from a copy, because building leaves files beside the sources.
+    The locked packages are those of this environment: its folder is put on the path,
+    which does not follow the link from there to the checkout.
+    """
+    folder = tmp_path_factory.mktemp("outside")
+    sources = folder / "sources"
+    for name in PACKAGES:
+        hidden = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, sources / name, ignore=hidden)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(
+        *pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
+        "--wheel-dir", folder, sources, cwd=folder,
+    )  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    shutil.rmtree(sources)
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    run(
+        *pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index",
+        wheel, cwd=folder,
+    )  # fmt: skip
+    (own,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (own / "locked.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    work = folder / "another project"
+    work.mkdir()
+    return python.parent, work
+
+
+@pytest.mark.slow
+def test_another_project_installs_the_wheel_and_trains(outside):
+    programs, work = outside
+    program = f"""
+        import importlib, pathlib, sys
+        for name in {PACKAGES}:
+            module = importlib.import_module(name)
+            folder = pathlib.Path(module.__file__).parent
+            assert folder.is_relative_to(sys.prefix), folder
+            assert (folder / "py.typed").is_file(), folder
+            if name == "stackoverflow":
+                assert list((folder / "configs").glob("*.cfg")), folder
+        import tff_agg
+        print(tff_agg.averaging.uta(3))
+    """
+    assert "uta" in run(programs / "python", "-c", textwrap.dedent(program), cwd=work)
+    plan = run(
+        programs / "tff-agg-account", "--rounds=10", "--noise_multiplier=1", cwd=work
+    )
+    assert "epsilon" in plan
+    shown = run(programs / "tff-agg-train", *TRAIN, cwd=work)
+    assert "Everything is in runs/outside" in shown
+    assert len((work / "runs/outside/metrics.csv").read_text().splitlines()) == 3
+    # Every other command starts, from wherever it is installed.
+    config = (ROOT / "setup.cfg").read_text().split("console_scripts =")[1]
+    names = [line.split("=")[0].strip() for line in config.split("[")[0].splitlines()]
+    for name in filter(None, names):
+        done = subprocess.run(
+            [programs / name, "--help"], cwd=work, capture_output=True, text=True
+        )
+        assert "Try --helpfull" in done.stdout, done.stderr

@@ -1,0 +1,252 @@
+"""DP-SGD on aggregated checkpoints, in JAX: the trainer of sample-level tasks.
+
+A step takes the gradient of each example of a batch at θ^AGG_t, clips it, adds the
+clipped gradients up with Gaussian noise, divides by the expected batch size, and steps
+to θ_{t+1}; the averager yields θ^AGG_{t+1}. Noise is a function of (secret seed, step),
+from the same generator as the mechanisms'.
+"""
+
+import functools
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tff_agg import averaging, noise, privacy
+from tff_agg.learning import per_example, server_step
+from tff_agg.learning.per_example import SampleModel
+
+Weights = dict[str, Any]
+State = dict[str, Any]
+
+# Batches are padded to where fewer than one in a billion is longer; longer ones are
+# computed all the same, after compiling anew.
+_SURELY = 6.5
+
+
+class Output(NamedTuple):
+    """What a step returns."""
+
+    state: State
+    metrics: Mapping[str, Any]
+
+
+class DPSGDProcess:
+    """DP-SGD with training aggregation, as the training loop drives it.
+
+    The state is a nested dict of arrays: 'aggregate' (θ^AGG), 'averager', 'iterate'
+    (θ), 'momentum', 'noise' (the secret seed and the step) and 'round'. Keep stored
+    states readable by their owner only, and never call `next` twice on one state with
+    other batches: see `build_dp_ftrl_process`.
+
+    Attributes:
+      description: What the process is, as JSON values, for a run's identity.
+      micro_batch: How many examples are computed at a time.
+
+    Example:
+      process = DPSGDProcess(SampleModel(loss), plan=plan, learning_rate=2.0)
+      state = process.initialize(weights)
+      state, metrics = process.next(state, [features, labels])
+    """
+
+    def __init__(
+        self,
+        model: SampleModel,
+        *,
+        plan: privacy.DPSGDPlan,
+        averager: averaging.Averager | None = None,
+        learning_rate: float = 1.0,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        step_from: str = "aggregate",
+        memory_budget: int = per_example.MEMORY_BUDGET,
+    ):
+        """Checks the arguments; nothing is compiled yet.
+
+        Args:
+          model: The loss of one example, or a closed form of the clipped sum.
+          plan: Clip norm, noise, expected batch size, steps.
+          averager: The checkpoint aggregation; by default the last checkpoint.
+          learning_rate: The learning rate.
+          momentum: The momentum, in [0, 1).
+          nesterov: Whether the momentum is Nesterov's.
+          step_from: As in `build_dp_ftrl_process`.
+          memory_budget: In bytes, for what a micro-batch holds for each example.
+        """
+        if not isinstance(plan, privacy.DPSGDPlan):
+            raise TypeError(f"plan must be a privacy.DPSGDPlan, got {plan!r}")
+        server_step.check_step(learning_rate, momentum, nesterov, step_from, prefix="")
+        self._model, self._plan = model, plan
+        self._averager = averager or averaging.last()
+        self._step_size, self._momentum, self._nesterov = (
+            learning_rate,
+            momentum,
+            nesterov,
+        )
+        self._step_from = step_from
+        self._memory_budget = memory_budget
+        self._mechanism = noise.identity()
+        self._compiled: dict[int, Any] = {}
+        facts = ("clip_norm", "cohort_size", "population_size", "rounds")
+        self.description = {
+            "plan": {
+                **{name: getattr(plan, name) for name in facts},
+                "noise_multiplier": plan.noise_multiplier,
+                "mechanism": "dp_sgd",
+                "participation": plan.participation.to_json(),
+            },
+            "averager": self._averager.to_json(),
+            "server": {
+                "learning_rate": learning_rate,
+                "momentum": momentum,
+                "nesterov": nesterov,
+                "step_from": step_from,
+            },
+            # How many examples are added up at a time decides the last bits.
+            "memory_budget": memory_budget,
+        }
+
+    def initialize(
+        self, weights: Mapping[str, Any], seed: Sequence[int] | None = None
+    ) -> State:
+        """Returns the state before the first step.
+
+        Args:
+          weights: θ_0 by name.
+          seed: Two integers of 64 bits, for tests; by default a secret of the
+            operating system's.
+        """
+        if seed is None:
+            seed = (secrets.randbits(64), secrets.randbits(64))
+        theta = {name: jnp.asarray(value) for name, value in weights.items()}
+        zeros = jax.tree_util.tree_map(jnp.zeros_like, theta)
+        return {
+            "aggregate": theta,
+            "averager": self._averager.init(theta),
+            "iterate": theta,
+            "momentum": zeros if self._momentum else (),
+            "noise": self._mechanism.init(theta, seed),
+            "round": jnp.asarray(0, jnp.int32),
+        }
+
+    def next(self, state: State, batch: Sequence[np.ndarray]) -> Output:
+        """Takes a step.
+
+        Args:
+          state: As `initialize` or `next` returned it, or as it was stored.
+          batch: The arrays of the batch's examples, along their first axis; there may
+            be any number of examples, none as well.
+
+        Raises:
+          ValueError: The plan has no step left.
+        """
+        if (done := int(state["round"])) >= self._plan.steps:
+            raise ValueError(
+                f"the plan is for {self._plan.steps} steps; {done} are done"
+            )
+        micro = self.micro_batch(state["iterate"])
+        count = len(batch[0])
+        capacity = self._capacity(count, micro)
+        if capacity not in self._compiled:
+            self._compiled[capacity] = jax.jit(
+                functools.partial(self._step, micro=micro)
+            )
+        padded = [_padded(np.asarray(array), capacity, micro) for array in batch]
+        state, metrics = self._compiled[capacity](state, padded, count)
+        return Output(state, jax.device_get(metrics))
+
+    def micro_batch(self, weights: Weights) -> int:
+        """Returns how many examples are computed at a time."""
+        return self._model.micro_batch(weights, self._memory_budget)
+
+    def _capacity(self, count: int, micro: int) -> int:
+        """Returns how many examples the compiled step has room for."""
+        chance = self._plan.participation.probability
+        mean = min(chance * self._plan.population_size, self._plan.batch_size)
+        usual = math.ceil(mean + _SURELY * math.sqrt(mean) + 1)
+        return -(-max(usual, count) // micro) * micro
+
+    def _step(
+        self, state: State, batch: Sequence[Any], count: Any, micro: int
+    ) -> tuple[State, dict[str, Any]]:
+        """The compiled step."""
+        plan, weights = self._plan, state["aggregate"]
+        total = self._model.summed(weights, batch, count, plan.clip_norm, micro)
+        drawn, unit = self._mechanism.next(state["noise"], weights)
+        update = jax.tree_util.tree_map(
+            lambda g, z: (g + plan.noise_stddev * z) / plan.batch_size,
+            total.gradients,
+            unit,
+        )
+        momentum, direction = server_step.direction(
+            state["momentum"], update, self._momentum, self._nesterov
+        )
+        iterate = jax.tree_util.tree_map(
+            lambda w, d: w - self._step_size * d, state[self._step_from], direction
+        )
+        averager, aggregate = self._averager.next(state["averager"], iterate)
+        squares = [jnp.vdot(leaf, leaf) for leaf in jax.tree_util.tree_leaves(update)]
+        finite = jnp.maximum(count - total.non_finite, 1)
+        metrics = {
+            "train": {"loss": total.loss / finite},
+            "clipped": total.clipped / finite,
+            "non_finite": total.non_finite,
+            "update_norm": jnp.sqrt(sum(squares)),
+        }
+        new_state = {
+            "aggregate": aggregate,
+            "averager": averager,
+            "iterate": iterate,
+            "momentum": momentum,
+            "noise": drawn,
+            "round": state["round"] + 1,
+        }
+        return new_state, metrics
+
+    # What the training loop asks of a state.
+
+    @staticmethod
+    def iterate(state: State) -> Weights:
+        """Returns θ_t."""
+        return state["iterate"]
+
+    @staticmethod
+    def aggregate(state: State) -> Weights:
+        """Returns θ^AGG_t."""
+        return state["aggregate"]
+
+    @staticmethod
+    def without_noise(state: State) -> State:
+        """Returns a state whose secret is forgotten, for the last one of a run."""
+        kept = dict(state["noise"])
+        kept["seed"] = np.zeros_like(np.asarray(kept["seed"]))
+        return state | {"noise": kept}
+
+    @staticmethod
+    def sampling_seed(state: State) -> tuple[int, int]:
+        """Returns the secret that batches are drawn with: that of the noise.
+
+        The sampler keys its own stream by it.
+        """
+        words = np.asarray(state["noise"]["seed"], np.uint32).view(np.uint64)
+        return int(words[0]), int(words[1])
+
+    @staticmethod
+    def surroundings() -> dict[str, Any]:
+        """Returns what the last bits of a step depend on besides the libraries."""
+        return {
+            "devices": [str(device) for device in jax.devices()],
+            "cores": per_example.cores(),
+        }
+
+
+def _padded(array: np.ndarray, capacity: int, micro: int) -> np.ndarray:
+    """Returns an array with room for more; what is computed on beyond it is zero."""
+    made = np.empty((capacity, *array.shape[1:]), array.dtype)
+    made[: len(array)] = array
+    made[len(array) : -(-len(array) // micro) * micro] = 0
+    return made

@@ -1,0 +1,177 @@
+"""Sums of clipped per-example gradients, in micro-batches."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Weights = Mapping[str, Any]
+Examples = Sequence[Any]
+
+#: In bytes: what a micro-batch may hold for its examples, unless somebody says more.
+MEMORY_BUDGET = 256 << 20
+
+
+class ClippedSum(NamedTuple):
+    """Sums over the examples that count.
+
+    Attributes:
+      gradients: Of the clipped gradients, in the form of the weights.
+      loss: Of the losses.
+      clipped: How many gradients were longer than the clip norm.
+      non_finite: How many losses or gradients were NaN or infinite. Such an example
+        counts as a gradient of zeros: a clipping like any other.
+    """
+
+    gradients: Any
+    loss: Any
+    clipped: Any
+    non_finite: Any
+
+
+# clipped_sum(weights, examples, counted, clip_norm): examples along the first axis;
+# `counted` says which of them are there, the others are zeros.
+ClippedSummer = Callable[[Weights, Examples, Any, float], ClippedSum]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampleModel:
+    """What DP-SGD has to know of a model: the loss of one example.
+
+    Attributes:
+      loss: `loss(weights, example)` of one example, a list of arrays without the axis
+        of the batch. For an augmentation multiplicity K it is the mean over the K
+        augmented copies, whose gradient is the mean of theirs: see `augmented`.
+      clipped_sum: A faster way to the same sums, such as a closed form; by default
+        `vmap` of the gradient. Tests compare it with the default.
+      example_bytes: What one example takes in a micro-batch; by default its gradient.
+      largest_micro_batch: Above so many examples at a time it gets slower: 1 where
+        `vmap` does not pay, or what stays in a core's cache.
+
+    Example:
+      SampleModel(lambda weights, example: -example[0] @ weights['w'])
+    """
+
+    loss: Callable[[Weights, Examples], Any]
+    clipped_sum: ClippedSummer | None = None
+    example_bytes: int | None = None
+    largest_micro_batch: int = 1 << 14
+
+    def micro_batch(self, weights: Weights, memory_budget: int) -> int:
+        """Returns how many examples fit the memory budget; one at least."""
+        taken = self.example_bytes
+        if taken is None:
+            taken = 4 * sum(math.prod(w.shape) for w in weights.values())
+        return max(1, min(memory_budget // taken, self.largest_micro_batch))
+
+    def summed(
+        self,
+        weights: Weights,
+        batch: Examples,
+        count: Any,
+        clip_norm: float,
+        micro: int,
+    ) -> ClippedSum:
+        """Adds up the first `count` examples of a batch, `micro` at a time."""
+        add = self.clipped_sum or clipped_by_vmap(self.loss)
+
+        def body(number: Any, total: ClippedSum) -> ClippedSum:
+            first = number * micro
+            part = [
+                jax.lax.dynamic_slice_in_dim(array, first, micro) for array in batch
+            ]
+            found = add(weights, part, first + jnp.arange(micro) < count, clip_norm)
+            return jax.tree_util.tree_map(jnp.add, total, found)
+
+        zeros = jax.tree_util.tree_map(jnp.zeros_like, dict(weights))
+        nothing = ClippedSum(zeros, jnp.float32(0), jnp.int32(0), jnp.int32(0))
+        return jax.lax.fori_loop(0, -(-count // micro), body, nothing)
+
+
+def clipped_by_vmap(loss: Callable[[Weights, Examples], Any]) -> ClippedSummer:
+    """Returns the clipped sum of any loss: all gradients of a micro-batch at once."""
+
+    def clipped_sum(
+        weights: Weights, examples: Examples, counted: Any, clip_norm: float
+    ) -> ClippedSum:
+        of_one = jax.value_and_grad(loss)
+        losses, gradients = jax.vmap(of_one, (None, 0))(dict(weights), list(examples))
+        squares = sum(
+            jnp.sum(jnp.square(g), axis=tuple(range(1, g.ndim)))
+            for g in jax.tree_util.tree_leaves(gradients)
+        )
+        scale, totals = clip_factors(jnp.sqrt(squares), losses, counted, clip_norm)
+
+        def total(g: Any) -> Any:
+            # A gradient that is not finite would stay so when multiplied by zero.
+            kept = jnp.where(_beside(scale > 0, g), g, 0)
+            return jnp.tensordot(scale, kept, axes=1)
+
+        return totals(jax.tree_util.tree_map(total, gradients))
+
+    return clipped_sum
+
+
+def clip_factors(
+    norms: Any, losses: Any, counted: Any, clip_norm: float
+) -> tuple[Any, Callable[[Any], ClippedSum]]:
+    """Returns what each gradient is multiplied with, and what makes the sums.
+
+    Args:
+      norms: The norms of the gradients.
+      losses: The losses.
+      counted: Which examples are there.
+      clip_norm: The largest norm that is left as it is.
+
+    Returns:
+      The factors: zero for examples that are not there or not finite; and a function
+      from the sum of the clipped gradients to a `ClippedSum`.
+    """
+    finite = jnp.isfinite(norms) & jnp.isfinite(losses)
+    kept = counted & finite
+    shorter = jnp.minimum(1.0, clip_norm / jnp.maximum(norms, 1e-30))
+    factors = jnp.where(kept, shorter, 0.0)
+
+    def totals(gradients: Any) -> ClippedSum:
+        return ClippedSum(
+            gradients,
+            jnp.sum(jnp.where(kept, losses, 0.0)),
+            jnp.sum(kept & (norms > clip_norm), dtype=jnp.int32),
+            jnp.sum(counted & ~finite, dtype=jnp.int32),
+        )
+
+    return factors, totals
+
+
+def augmented(
+    loss: Callable[[Weights, Examples], Any],
+    augment: Callable[[Examples], Examples],
+) -> Callable[[Weights, Examples], Any]:
+    """Returns the mean loss over the augmented copies of an example.
+
+    Its gradient is the mean of the copies' gradients, clipped as one.
+
+    Args:
+      loss: The loss of a single copy.
+      augment: From an example to its K copies, along a new first axis.
+    """
+
+    def mean(weights: Weights, example: Examples) -> Any:
+        copies = list(augment(example))
+        return jnp.mean(jax.vmap(loss, (None, 0))(weights, copies))
+
+    return mean
+
+
+def cores() -> int:
+    """Returns how many cores this process may use; JAX adds up accordingly."""
+    return len(os.sched_getaffinity(0))
+
+
+def _beside(flags: Any, array: Any) -> Any:
+    """Returns flags of examples in the rank of an array."""
+    return flags.reshape((-1,) + (1,) * (array.ndim - 1))
