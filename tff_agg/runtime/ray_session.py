@@ -7,13 +7,11 @@ however it ends.
 """
 
 import contextlib
-import fcntl
-import glob
 import logging
 import os
 import secrets
-import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -55,7 +53,7 @@ class RaySession:
             _ask_for_a_token()
         import ray
 
-        self._folder: _Folder | None = None
+        self._watched: _Watched | None = None
         self._owner = not ray.is_initialized()
         if not self._owner:
             return
@@ -64,7 +62,7 @@ class RaySession:
             if address is not None:
                 ray.init(address=address, **common)
                 return
-            self._folder = _Folder()
+            self._watched = _Watched()
             try:
                 ray.init(
                     address="local",
@@ -72,7 +70,7 @@ class RaySession:
                     include_dashboard=False,
                     object_store_memory=object_store_bytes,
                     _node_ip_address=_LOOPBACK,
-                    _temp_dir=self._folder.path,
+                    _temp_dir=self._watched.path,
                     **common,
                 )
             except BaseException:
@@ -86,9 +84,9 @@ class RaySession:
 
             self._owner = False
             ray.shutdown()
-        if self._folder is not None:
-            self._folder.remove()
-            self._folder = None
+        if self._watched is not None:
+            self._watched.end()
+            self._watched = None
 
 
 def _ask_for_a_token() -> None:
@@ -129,35 +127,53 @@ def _as_it_was() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-class _Folder:
-    """Where a Ray that was started here keeps its sockets and logs.
+# Runs in a bare interpreter. It ends what is left of a Ray by the name of its folder,
+# which is in the command of each of its processes but the workers; those end by
+# themselves without the others.
+_WATCH = """
+import os, shutil, signal, sys, time
+folder = sys.argv[1]
+sys.stdin.read()
+for _ in range(100):
+    left = False
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if folder.encode() in file.read():
+                        left = True
+                        os.kill(int(name), signal.SIGKILL)
+            except OSError:
+                pass
+    if not left:
+        break
+    time.sleep(0.05)
+shutil.rmtree(folder, ignore_errors=True)
+"""
 
-    It is locked while its process lives. Those that killed processes have left behind
-    are found unlocked, and removed.
+
+class _Watched:
+    """Where a Ray that was started here keeps its sockets and logs, and its end.
+
+    Some of Ray's own processes outlive a driver that was killed, by minutes. A process
+    of ours waits for the end of this one, however it ends, and then ends those and
+    removes the folder.
     """
 
     def __init__(self) -> None:
-        for path in glob.glob(os.path.join(tempfile.gettempdir(), _PREFIX + "*")):
-            with contextlib.suppress(OSError):
-                lock = _lock(path)
-                shutil.rmtree(path, ignore_errors=True)
-                os.close(lock)
-        self._outer = tempfile.mkdtemp(prefix=_PREFIX)
-        self._lock = _lock(self._outer)
+        outer = tempfile.mkdtemp(prefix=_PREFIX)
         # Ray opens its own folder to everybody; nobody gets through to it.
-        self.path = os.path.join(self._outer, "r")
+        self.path = os.path.join(outer, "r")
+        self._watch = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WATCH, outer],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Signals that a terminal sends to all are not for it.
+            start_new_session=True,
+        )
 
-    def remove(self) -> None:
-        shutil.rmtree(self._outer, ignore_errors=True)
-        os.close(self._lock)
-
-
-def _lock(path: str) -> int:
-    """Locks a folder; raises OSError where somebody has."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
+    def end(self) -> None:
+        assert self._watch.stdin is not None
+        self._watch.stdin.close()
+        self._watch.wait()
