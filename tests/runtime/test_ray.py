@@ -417,13 +417,13 @@ def test_other_users_find_a_closed_folder_and_no_token(on_ray):
 # Jobs.
 
 
-def half(number):
-    if number % 2:
-        raise ValueError(f"{number} is odd")
-    return os.getpid(), number // 2
-
-
 def test_jobs_run_on_the_cluster():
+    # Inside, so that it is sent as it is: a worker need not import this file.
+    def half(number):
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        return os.getpid(), number // 2
+
     context = ray_session.RaySession(cpus=2, object_store_bytes=STORE)
     ended = sorted(jobs.spread(half, [8, 3, 4], address="auto", cpus_per_job=0))
     context.close()
