@@ -113,7 +113,7 @@ def test_begun_on_ray_and_killed_it_leaves_nothing_and_goes_on_here_to_the_same_
     flags = [f"--store={token_store}", f"--out={out}", *FLAGS]
     with open(tmp_path / "stdout", "w+") as shown:
         process = subprocess.run(
-            [sys.executable, "-c", KILLED, "60", *flags, "--runtime=ray", lanes],
+            [sys.executable, "-c", KILLED, "31", *flags, "--runtime=ray", lanes],
             cwd=ROOT,
             stdout=shown,
             stderr=subprocess.DEVNULL,
