@@ -172,11 +172,8 @@ class _Crew:
         self.actors = [actor.remote(settings) for _ in range(count)]
 
     def places(self) -> list[tuple[str, str, int]]:
-
-        return [
-            self.get(lane, ask)
-            for lane, ask in enumerate([a.place.remote() for a in self.actors])
-        ]
+        asked = [actor.place.remote() for actor in self.actors]
+        return [self.get(lane, answer) for lane, answer in enumerate(asked)]
 
     def lanes(self) -> tuple[Lane, ...]:
         here = lane_facts.processor()
