@@ -148,6 +148,8 @@ class ReproduceConfig:
       out: Where runs and results go, in a folder for each scale.
       epsilons: The rows of the table.
       trainings: The trainings of each row; the baseline must be among them.
+      address: A Ray cluster to spread the trainings over, which sees the same storage;
+        None: they run here, one after the other.
     """
 
     table: str
@@ -157,6 +159,7 @@ class ReproduceConfig:
     out: str
     epsilons: tuple[str, ...] = EPSILONS
     trainings: tuple[str, ...] = tuple(TRAININGS)
+    address: str | None = None
 
     def __post_init__(self):
         if self.seeds < 1:

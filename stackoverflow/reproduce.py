@@ -21,6 +21,7 @@ import functools
 import itertools
 import os
 import pathlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,9 @@ from stackoverflow.paper_tables import (
     Run,
 )
 from stackoverflow.task import StackOverflow
+from tff_agg import runtime
 from tff_agg.experiment import binaries, flag_fields, ledger
+from tff_agg.runtime import jobs
 
 METRIC = StackOverflow.metrics[0]
 
@@ -63,18 +66,27 @@ def with_store(config: ReproduceConfig) -> ReproduceConfig:
 
 def train_all(config: ReproduceConfig, runs: Sequence[Run]) -> None:
     """Trains what is not trained yet."""
+    numbered = itertools.groupby(enumerate(runs, 1), lambda pair: pair[1].kind)
+    train = functools.partial(_train_alike, config, len(runs))
+    kinds = [list(alike) for _, alike in numbered]
+    for ended in jobs.spread(train, kinds, address=config.address):
+        ended.result()
+
+
+def _train_alike(
+    config: ReproduceConfig, total: int, alike: Sequence[tuple[int, Run]]
+) -> None:
+    """Trains runs that differ in their seeds, which share what was compiled."""
+    if "tensorflow" not in sys.modules:
+        runtime.set_up_tensorflow()
     from tff_agg.experiment import process_cache, terminal
     from tff_agg.experiment.drivers import train
 
-    for _, alike in itertools.groupby(enumerate(runs, 1), lambda pair: pair[1].kind):
-        # Runs that differ in their seeds share what was compiled; others cannot.
-        with contextlib.closing(process_cache.ProcessCache()) as cache:
-            for number, run in alike:
-                label = f"{number:2}/{len(runs)} {run.folder}"
-                bar = terminal.TrainingBar(
-                    StackOverflow.metrics, label, show_plan=False
-                )
-                train.run(config.task(run), config.folder(run), bar, cache=cache)
+    with contextlib.closing(process_cache.ProcessCache()) as cache:
+        for number, run in alike:
+            label = f"{number:2}/{total} {run.folder}"
+            bar = terminal.TrainingBar(StackOverflow.metrics, label, show_plan=False)
+            train.run(config.task(run), config.folder(run), bar, cache=cache)
 
 
 def recycle(config: ReproduceConfig, epsilon: str, training: str) -> Any:
@@ -179,15 +191,15 @@ def estimate(config: ReproduceConfig) -> str:
     from tff_agg.experiment import dry_run, terminal
 
     if config.table == FAIR:
-        jobs = fair.jobs(config)
+        planned = fair.jobs(config)
     else:
-        jobs = [
+        planned = [
             (r.folder, config.task(r), _done(config.folder(r))) for r in config.runs()
         ]
     rows: list[list[Any]] = []
     measured: dry_run.Estimate | None = None
     total = 0.0
-    for name, task, done in jobs:
+    for name, task, done in planned:
         left = task.config.rounds - done
         seconds = 0.0
         if left:
@@ -223,6 +235,7 @@ def main(values: flags.FlagValues) -> int:
             out=values.out,
             epsilons=tuple(values.epsilons),
             trainings=tuple(values.trainings),
+            address=values.address,
         )
     )
     if values.dry_run:
@@ -251,6 +264,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define("string", "out", "results/reproduce", "where runs and results go")
     define("list", "epsilons", list(paper_tables.EPSILONS), "the rows of the table")
     define("list", "trainings", list(TRAININGS), "the trainings of each row")
+    define("string", "address", None, "a Ray cluster to spread the trainings over")
     define("bool", "dry_run", False, "list the runs with their time, and train nothing")
 
 

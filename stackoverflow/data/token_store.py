@@ -94,6 +94,10 @@ class TokenStore:
         self._parts: dict[int, _Part] = {}
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process, a store is opened there, by path and fingerprint."""
+        return _open_the_same, (self._path, self.fingerprint)
+
     @classmethod
     def open(cls, path: str | os.PathLike, *, verify: bool = False) -> "TokenStore":
         """Opens a store without reading its sentences.
@@ -129,9 +133,6 @@ class TokenStore:
         with open(os.path.join(path, VOCABULARY), encoding="utf-8") as text:
             vocabulary = Vocabulary(tuple(json.load(text)))
         return cls(path, manifest, vocabulary)
-
-    def __reduce__(self):
-        return TokenStore.open, (self._path,)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split}={len(self.users(split))}" for split in SPLITS)
@@ -344,6 +345,17 @@ def _type_index(type: str) -> int:
 def _map_batch(path: str) -> pa.RecordBatch:
     """Memory-maps an Arrow file of one batch."""
     return pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
+
+
+def _open_the_same(path: str, fingerprint: str) -> TokenStore:
+    """Opens a store that must be the one of another process."""
+    store = TokenStore.open(path)
+    if store.fingerprint != fingerprint:
+        raise TokenStoreError(
+            f"{path}: has the fingerprint {store.fingerprint[:16]} here, where "
+            f"{fingerprint[:16]} is expected; it is another store"
+        )
+    return store
 
 
 def _open_users(path: str) -> _Users:

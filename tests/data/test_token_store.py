@@ -167,6 +167,14 @@ def test_pickles_and_threads_read_the_same(store):
     assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
+def test_a_pickle_opens_the_same_store_only(few, tmp_path):
+    saved = pickle.dumps(few)
+    shutil.rmtree(tmp_path / "few")
+    prepare_store(SyntheticSource(users=30, words=40, seed=2), tmp_path / "few")
+    with pytest.raises(TokenStoreError, match="it is another store"):
+        pickle.loads(saved)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

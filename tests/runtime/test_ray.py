@@ -148,6 +148,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_lanes_on_ray_compute_the_bits_of_local_lanes(case, on_ray, on_local):
     build, data = CASES[case]
@@ -156,7 +157,7 @@ def test_lanes_on_ray_compute_the_bits_of_local_lanes(case, on_ray, on_local):
     for name, context in (("local", on_local), ("ray", on_ray)):
         with on(context):
             state, outputs = built.initialize(), []
-            for seed in range(3):
+            for seed in range(2):
                 # By cost and by number, in turn.
                 costs = [5, 1, 1, 1, 1] if seed else None
                 with runtime.balancing_lanes(costs):
@@ -315,6 +316,7 @@ def test_data_of_the_wrong_type_are_refused_here_and_in_lanes(on_ray):
 # Faults.
 
 
+@pytest.mark.slow
 def test_a_lane_killed_in_a_round_is_replaced_and_comes_to_the_same_bits(
     on_ray, on_local, tmp_path
 ):
@@ -351,6 +353,7 @@ def test_a_lane_killed_in_a_round_is_replaced_and_comes_to_the_same_bits(
 # Memory.
 
 
+@pytest.mark.slow
 def test_lanes_and_the_object_store_keep_nothing_of_a_round(on_ray, tmp_path):
     """Counts what is kept in a lane and in Ray while cohorts change."""
     import ray
@@ -368,22 +371,22 @@ def test_lanes_and_the_object_store_keep_nothing_of_a_round(on_ray, tmp_path):
     worker = ray._private.worker.global_worker.core_worker
     with on(on_ray):
         state = built.initialize()
-        for _ in range(40):
+        for number in range(60):
             sizes = rng.integers(0, 9, rng.integers(2, 10))
             others = [numbers(int(size)) for size in sizes]
-            first = [runtime.LaneData(observing, 1)] * LANES
+            source = observing if number % 6 == 5 else numbers
+            first = [runtime.LaneData(source, 1)] * LANES
             state, _ = built.next(state, [*first, *others])
             held.append(len(worker.get_all_reference_counts()))
-    counts = {
-        path: list(map(int, path.read_text().split())) for path in tmp_path.iterdir()
-    }
+    counts = [list(map(int, p.read_text().split())) for p in tmp_path.iterdir()]
     assert len(counts) == LANES
-    for kept in counts.values():
-        assert len(kept) == 40
+    for kept in counts:
+        assert len(kept) == 10
         # Less than one thing per round: a leak would keep several.
-        assert max(kept[10:]) - kept[10] < 29
-        assert max(kept[10:]) < 1.05 * kept[10]
-    assert max(held[10:]) <= max(held[:10])
+        assert max(kept) - kept[1] < 48
+        assert max(kept) < 1.05 * kept[1]
+    # The computation, the source, what is broadcast and a call for each lane.
+    assert max(held) < 5 + 2 * LANES
 
 
 # Security.
@@ -406,7 +409,7 @@ def test_other_users_find_a_closed_folder_and_no_token(on_ray):
     import ray
 
     folder = pathlib.Path(ray._private.worker.global_worker.node.get_temp_dir_path())
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
@@ -422,7 +425,7 @@ def half(number):
 
 def test_jobs_run_on_the_cluster():
     context = ray_session.RaySession(cpus=2, object_store_bytes=STORE)
-    ended = sorted(jobs.spread(half, [8, 3, 4], address="auto", cpus_per_job=0.1))
+    ended = sorted(jobs.spread(half, [8, 3, 4], address="auto", cpus_per_job=0))
     context.close()
     assert [e.position for e in ended] == [0, 1, 2]
     assert str(ended[1].error) == "3 is odd" and isinstance(ended[1].error, ValueError)

@@ -31,8 +31,9 @@ from tff_agg.runtime.ray_session import RaySession
 
 _log = logging.getLogger(__name__)
 
-# So often a lane's work of one round is begun again after its process or machine died.
-_RETRIES = 3
+# So often a lane's process may die. Its work of the round is begun again each time, and
+# while Ray finds out that a machine is gone.
+_RESTARTS = 20
 _LONGEST_REASON = 600
 
 
@@ -162,8 +163,8 @@ class _Crew:
         actor = ray.remote(LaneActor).options(
             num_cpus=cpus,
             num_gpus=gpus,
-            max_restarts=-1,
-            max_task_retries=_RETRIES,
+            max_restarts=_RESTARTS,
+            max_task_retries=-1,
             # One at work, and one to be told to stop.
             max_concurrency=2,
         )
@@ -196,8 +197,8 @@ class _Crew:
             told = isinstance(error, ray.exceptions.RayActorError) or self.show_data
             said = f": {str(error)[-_LONGEST_REASON:]}" if told else ""
             reason = (
-                f"lane {lane} failed, and so did those that took its place "
-                f"({type(error).__name__}{said})"
+                f"lane {lane} cannot be brought up, or has died more than {_RESTARTS} "
+                f"times ({type(error).__name__}{said})"
             )
         raise errors.server_error("work", reason)
 

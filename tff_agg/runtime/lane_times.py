@@ -42,6 +42,11 @@ class LaneTimes:
         with self._lock:
             self._seconds.setdefault(run.lane.number, []).append(run.seconds)
 
+    def restart(self) -> None:
+        """Forgets what was noted: a first round, say, which compiles."""
+        with self._lock:
+            self._seconds.clear()
+
     def table(self) -> list[LaneTime]:
         """Returns the lanes in order."""
         totals = {lane: sum(found) for lane, found in sorted(self._seconds.items())}

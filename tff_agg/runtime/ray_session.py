@@ -142,11 +142,13 @@ class _Folder:
                 lock = _lock(path)
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(lock)
-        self.path = tempfile.mkdtemp(prefix=_PREFIX)
-        self._lock = _lock(self.path)
+        self._outer = tempfile.mkdtemp(prefix=_PREFIX)
+        self._lock = _lock(self._outer)
+        # Ray opens its own folder to everybody; nobody gets through to it.
+        self.path = os.path.join(self._outer, "r")
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self._outer, ignore_errors=True)
         os.close(self._lock)
 
 
