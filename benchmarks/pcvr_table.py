@@ -55,13 +55,13 @@ def _uta(k: int, rate: float, start: int) -> Settings:
 BASELINE = "DP-SGD"
 ARMS: Mapping[str, Sequence[Settings]] = {
     BASELINE: [{"learning_rate": rate} for rate in (2.0, 4.0, 6.0, 8.0)],
-    "EMA_tr": [_ema(0.5, 8, 0), _ema(0.9, 40, 0), _ema(0.5, 6, 700), _ema(0.9, 6, 700)],
-    "UTA_tr": [_uta(3, 8, 0), _uta(5, 12, 0), _uta(3, 6, 700), _uta(5, 6, 700)],
+    "EMA_tr": [_ema(0.5, 4, 0), _ema(0.9, 20, 0), _ema(0.5, 4, 700), _ema(0.9, 4, 700)],
+    "UTA_tr": [_uta(3, 4, 0), _uta(5, 6, 0), _uta(3, 4, 700), _uta(5, 4, 700)],
 }
 GRID = inference.Grid(
     uta=(10, 50, 100, 200),
     outputs=(10, 25, 50, 100),
-    ema=(0.9, 0.98, 0.99, 0.995),
+    ema=(0.5, 0.8, 0.9, 0.95),
     baseline=False,
     votes=False,
 )
@@ -87,6 +87,7 @@ class Study:
         config = PcvrConfig(**plain | dict(settings))
         if self._read is None:
             self._read = Pcvr(config)
+            self._read.fingerprint  # noqa: B018  All copies have its digests.
         task = copy.copy(self._read)
         task.config = config
         return task
@@ -165,24 +166,24 @@ def study(data: str, out: str) -> list[dict[str, Any]]:
                 add(part, *key.split(), [run[key] for run in runs])
 
     chosen: dict[str, Settings] = {}
-    best: dict[str, float] = {}
     for arm, candidates in ARMS.items():
         least = math.inf
         for number, settings in enumerate(candidates):
-            name, grid = f"tune_{arm}_{number}", GRID if arm == BASELINE else nothing
-            runs = [
-                made.scores(name, noise | dict(settings), seed, "heldout", grid)
+            name, given = f"tune_{arm}_{number}", noise | dict(settings)
+            values = [
+                made.scores(name, given, seed, "heldout", nothing)["last"]
                 for seed in TUNING_SEEDS
             ]
-            values = [run["last"] for run in runs]
             add("tuning", arm, dict(settings), values)
             if (mean := statistics.fmean(values)) < least:
                 least, chosen[arm] = mean, settings
-                if arm == BASELINE:
-                    best = _best(runs)
-        if arm == BASELINE:
-            for method, parameter in best.items():
-                print("chosen", method, parameter, flush=True)
+    given = noise | dict(chosen[BASELINE])
+    runs = [
+        made.scores("tune_inference", given, seed, "heldout", GRID)
+        for seed in TUNING_SEEDS
+    ]
+    add_all("tuning", runs)
+    best = _best(runs)
     only = inference.Grid(
         uta=(int(best["UTA_inf"]),), outputs=(int(best["OPA"]),),
         ema=(best["EMA_inf"],), baseline=False, votes=False,
