@@ -6,9 +6,9 @@ r"""The paper's pCVR table on the proxy data: AUC-loss and its spread over seeds
 Every arm has four candidates, chosen on heldout clicks with seeds 100 and 101. The best
 of each is trained with seeds 0 to 4 and judged on test clicks. The inference
 aggregations use the checkpoints of the chosen baseline. Then comes the baseline without
-noise, and with more of it. The noise seeds are known, so that the figures can be had
-again; such runs have no guarantee. Trainer, sampler and aggregations are the library's,
-in memory, without run folders. Goes on where it was stopped.
+noise, with more of it, and at a higher rate. The noise seeds are known, so that the
+figures can be had again; such runs have no guarantee. Trainer, sampler and aggregations
+are the library's, in memory, without run folders. Goes on where it was stopped.
 """
 
 import copy
@@ -65,6 +65,8 @@ GRID = inference.Grid(
     baseline=False,
     votes=False,
 )
+
+PROBE = inference.Grid(uta=(10, 100), outputs=(10, 100), baseline=False, votes=False)
 
 
 class Study:
@@ -196,13 +198,18 @@ def study(data: str, out: str) -> list[dict[str, Any]]:
         ]
         add("ε = 6", arm, dict(settings), [run["last"] for run in runs])
         add_all("ε = 6", runs)
-    for part, sigma in (("ε = 0.5", made.noise(0.5)), ("no noise", 0.0)):
-        settings = dict(chosen[BASELINE]) | {"noise_multiplier": sigma}
+    probes: Mapping[str, Settings] = {
+        "no noise": {"noise_multiplier": 0.0},
+        "ε = 0.5": {"noise_multiplier": made.noise(0.5)},
+        "rate 8": noise | {"learning_rate": 8.0},
+    }
+    for part, changed in probes.items():
+        settings = dict(chosen[BASELINE]) | dict(changed)
         runs = [
-            made.scores(f"{part}_{BASELINE}", settings, seed, "test", only)
+            made.scores(f"{part}_{BASELINE}", settings, seed, "test", PROBE)
             for seed in SEEDS
         ]
-        add(part, BASELINE, dict(settings), [run["last"] for run in runs])
+        add(part, BASELINE, settings, [run["last"] for run in runs])
         add_all(part, runs)
     return rows
 
