@@ -15,6 +15,8 @@ from typing import Any
 
 from absl import app, flags
 
+from tff_agg.checkpoints import manifests
+
 _ROUNDS = flags.DEFINE_integer("rounds", 6, "Rounds; the first three fill windows.")
 _SCALE = flags.DEFINE_float("scale", 1.0, "Share of the model's parameters.")
 
@@ -58,6 +60,8 @@ def _measure(store, number, items) -> tuple[float, float, float]:
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     new = set(os.listdir(blobs)) - before
     written = sum((blobs / name).stat().st_size for name in new)
+    manifest = manifests.manifest_path(store.folder / "manifests", number)
+    written += manifest.stat().st_size
     if "state" in items:
         store.discard(("state",), keep_last=2)
     return cpu, wall, written / 1e6

@@ -231,8 +231,8 @@ def test_a_run_killed_before_its_seed_was_dropped_is_not_yet_done(
 ):
     config, folder = make_task(rounds=2, test_examples=0), tmp_path / "run"
 
-    def die(store, kept):
-        if kept == 1:
+    def die(store, *, last):
+        if last:
             raise Stopped
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
