@@ -130,7 +130,14 @@ def main(argv: list[str]) -> None:
     del argv
     repeats = _REPEATS.value
     layer = linear_rates(_EXAMPLES.value, repeats)
+    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients a second:")
+    for name, value in layer.items():
+        print(f"  {name:<12}{value:>12,.0f}")
+    ratio = layer["closed form"] / layer["vmap"]
+    print(f"  closed form over vmap: {ratio:.1f}", flush=True)
     network: dict[str, Any] = {"this": network_rate(_IMAGES.value, repeats)}
+    print("WRN-16-4, gradients a second:")
+    print(f"  {'this':<12}{network['this']:>12.2f}", flush=True)
     for name, python, module in (
         ("Opacus", _OPACUS.value, "opacus_gradients"),
         ("JAX Privacy", _JAX_PRIVACY.value, "jax_privacy_gradients"),
@@ -138,15 +145,7 @@ def main(argv: list[str]) -> None:
         if python:
             by_batch = peer(python, module, _IMAGES.value, repeats)
             network[name] = max(by_batch.values())
-            print(f"{name} by batch size: {by_batch}")
-    ratio = layer["closed form"] / layer["vmap"]
-    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients a second:")
-    for name, value in layer.items():
-        print(f"  {name:<12}{value:>12,.0f}")
-    print(f"  closed form over vmap: {ratio:.1f}")
-    print("WRN-16-4, gradients a second:")
-    for name, value in network.items():
-        print(f"  {name:<12}{value:>12.2f}")
+            print(f"  {name:<12}{network[name]:>12.2f} of {by_batch}", flush=True)
     if others := [value for name, value in network.items() if name != "this"]:
         print(f"  this over the better peer: {network['this'] / max(others):.2f}")
     folder = pathlib.Path(_OUT.value)

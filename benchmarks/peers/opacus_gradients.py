@@ -89,7 +89,7 @@ def main() -> None:
         return total
 
     found = {}
-    for size in (1, 4, 16, 32):
+    for size in (1, 8, 32):
         if size > given.images:
             continue
         clipped(size)
