@@ -46,7 +46,7 @@ demo-full: install ## the same, and without the shift as well
 
 bench: install ## the measurements behind the documentation, one after the other
 	@for name in mechanisms noise_step server_step round_time small_rounds threads one_pass \
-	    quadratic tail_averaging training_average prepare_speed runtime_memory; do \
+	    quadratic tail_averaging training_average prepare_speed runtime_memory scale per_example; do \
 	  echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name || exit 1; done
 
 test-fast: install ## the tests that take seconds

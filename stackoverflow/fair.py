@@ -77,17 +77,23 @@ class Point(NamedTuple):
         )
 
 
-# The paper's recipe: what everything is compared with, first.
-PAPER = (
-    Point(BASELINE, "tree", 1.0, 0.5),
-    Point("UTA_tr", "tree", 0.3, 2.0),
-    Point("EMA_tr", "tree", 1.0, 0.5),
-)
+# Trainings of the paper; what everything is compared with comes first.
+PUBLISHED = (BASELINE, "UTA_tr", "EMA_tr")
 
 
-def points() -> list[Point]:
-    """Returns the grid of all arms."""
-    every = itertools.product(ARMS, NOISES, GRID)
+def published(config: ReproduceConfig, epsilon: str) -> list[Point]:
+    """Returns the paper's own settings at a privacy level, from its flag files."""
+    found = []
+    for arm in PUBLISHED:
+        own = Run("stackoverflow", epsilon, arm, 0).config(config.scale, config.store)
+        found.append(Point(arm, "tree", own.clip_norm, own.server_learning_rate))
+    return found
+
+
+def points(paper: Sequence[Point]) -> list[Point]:
+    """Returns the grid of all arms, the paper's points in it for every one of them."""
+    grid = dict.fromkeys([*GRID, *((point.clip, point.rate) for point in paper)])
+    every = itertools.product(ARMS, NOISES, grid)
     return [Point(arm, noise, *both) for arm, noise, both in every]
 
 
@@ -144,7 +150,7 @@ def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
 
     base = base_config(config, epsilon)
     found = []
-    for point in points():
+    for point in points(published(config, epsilon)):
         task = candidate(point, base)
         with contextlib.closing(process_cache.ProcessCache()) as cache:
             scored = in_memory.remembered(
@@ -158,7 +164,7 @@ def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
     return found
 
 
-def lines_of(found: Sequence[Found]) -> list[Line]:
+def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
     """Returns the lines of the table: the paper's settings, then the chosen ones.
 
     Every arm with its noise chooses twice: by what it broadcasts and by UTA_inf.
@@ -166,7 +172,7 @@ def lines_of(found: Sequence[Found]) -> list[Line]:
     of = {one.point: one for one in found}
     lines = [
         Line(point, "as published", of[point].best(recycled=recycled))
-        for point in PAPER
+        for point in paper
         for recycled in (False, True)
     ]
     for arm, noise in itertools.product(ARMS, NOISES):
@@ -193,7 +199,7 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
     found = []
     with contextlib.closing(process_cache.ProcessCache()) as cache:
         for seed in range(config.seeds):
-            if point in PAPER:
+            if point in published(config, epsilon):
                 run = Run("stackoverflow", epsilon, point.arm, seed)
                 task, folder = config.task(run), config.folder(run)
                 train.run(task, folder, None, cache=cache)
@@ -256,11 +262,12 @@ def base_config(config: ReproduceConfig, epsilon: str) -> StackOverflowConfig:
 def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
     """Lists the search: (name, task, rounds done). What it chooses is trained later."""
     found = []
-    for epsilon, point in itertools.product(levels(config), points()):
-        task = candidate(point, base_config(config, epsilon))
-        scored = in_memory.score_file(task, config.results / "scores").exists()
-        name = f"search {point} at ε = {epsilon}"
-        found.append((name, task, task.config.rounds if scored else 0))
+    for epsilon in levels(config):
+        for point in points(published(config, epsilon)):
+            task = candidate(point, base_config(config, epsilon))
+            scored = in_memory.score_file(task, config.results / "scores").exists()
+            name = f"search {point} at ε = {epsilon}"
+            found.append((name, task, task.config.rounds if scored else 0))
     return found
 
 
@@ -277,7 +284,7 @@ def run(config: ReproduceConfig, epsilon: str) -> tuple[list[str], list[list[str
     ]
     text = result_tables.markdown(header, rows)
     files.write_text(results / f"search_eps{epsilon}.md", text)
-    lines = lines_of(found)
+    lines = lines_of(found, published(config, epsilon))
     tests = {line.point: test(config, epsilon, line.point) for line in lines}
     table = rows_of(lines, tests)
     text = result_tables.markdown(*table)

@@ -139,11 +139,11 @@ def test_every_arm_chooses_for_what_is_used(monkeypatch):
     """The rate that is best for the last model need not be UTA_inf's."""
     monkeypatch.setattr(fair, "ARMS", {"baseline": {}})
     monkeypatch.setattr(fair, "NOISES", {"tree": "honaker"})
-    monkeypatch.setattr(fair, "PAPER", fair.PAPER[:1])
+    paper = [fair.Point("baseline", "tree", 1.0, 0.5)]
     scores = {0.5: (0.2, 0.2), 1.0: (0.3, 0.1), 2.0: (0.1, 0.4)}
     points = {r: fair.Point("baseline", "tree", 0.3, r) for r in scores}
     own = [found(points[r], *both) for r, both in scores.items()]
-    lines = fair.lines_of([*own, found(fair.PAPER[0], 0.1, 0.1)])
+    lines = fair.lines_of([*own, found(paper[0], 0.1, 0.1)], paper)
     assert [(line.point, line.model) for line in lines if line.why == "chosen"] == [
         (points[1.0], "broadcast"),
         (points[2.0], "UTA_inf 100"),
@@ -152,7 +152,7 @@ def test_every_arm_chooses_for_what_is_used(monkeypatch):
 
 def test_arms_differ_in_aggregation_noise_clip_and_rate_alone():
     base = Run("stackoverflow", "18.9", "baseline", 0).config("small", "x")
-    for point in fair.points():
+    for point in fair.points([]):
         config = point.config(base, 7)
         changed = {
             field.name
@@ -169,7 +169,7 @@ def test_arms_differ_in_aggregation_noise_clip_and_rate_alone():
 def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeypatch):
     monkeypatch.setattr(fair, "ARMS", {"baseline": fair.ARMS["baseline"]})
     monkeypatch.setattr(fair, "NOISES", {"tree": "honaker"})
-    monkeypatch.setattr(fair, "PAPER", fair.PAPER[:1])
+    monkeypatch.setattr(fair, "PUBLISHED", ("baseline",))
     monkeypatch.setattr(fair, "GRID", ((1.0, 0.5),))
     config = dataclasses.replace(config, table="fair")
     header, rows = fair.run(config, "18.9")
@@ -181,3 +181,16 @@ def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeyp
     monkeypatch.setattr(in_memory, "train", never)
     assert fair.run(config, "18.9") == (header, rows)
     assert "in all" in reproduce.estimate(config)
+
+
+def test_the_papers_points_are_in_every_arms_grid():
+    config = ReproduceConfig("fair", "small", 1, "x", "y")
+    paper = fair.published(config, "8.2")
+    assert [(p.arm, p.clip, p.rate) for p in paper] == [
+        ("baseline", 1.0, 0.25),
+        ("UTA_tr", 0.3, 1.0),
+        ("EMA_tr", 1.0, 0.25),
+    ]
+    found = fair.points(paper)
+    assert len(found) == 5 * len(fair.ARMS) * len(fair.NOISES)
+    assert set(paper) <= set(found)

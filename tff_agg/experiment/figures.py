@@ -77,6 +77,7 @@ def metric_curves(
     if bottom is not None:
         axes[0].set_ylim(bottom=bottom)
     axes[0].set_ylabel(y_label or f"validation {metric.label}")
+    # Where it covers the curves least: the last rounds alone may be anywhere.
     axes[-1].legend(frameon=False, loc="best")
     if title:
         figure.suptitle(title)
