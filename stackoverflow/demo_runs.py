@@ -160,6 +160,8 @@ class DemoConfig:
             evaluate_every=20,
             validation_examples=1000,
             test_examples=3000,
+            # `judge` folds over the checkpoints of all rounds.
+            keep_last=0,
             # One lane: the same sums, to the last bit, on any number of cores.
             lanes=1,
             **SETTINGS[setting],

@@ -61,6 +61,12 @@ def test_an_unknown_setting_is_named():
         DemoConfig(out="x", settings="original,windy")
 
 
+def test_all_checkpoints_stay_for_the_means_over_them():
+    """By default a run of 600 rounds keeps every tenth of the older ones."""
+    run = DemoConfig(out="x").run_config("x", Job("periodic shift", "baseline", 0))
+    assert run.rounds == 600 and run.keep_last == 0
+
+
 def test_a_run_is_judged_by_its_last_period():
     sizes = DemoConfig(out="x", rounds=230).sizes("x", "original", seed=0)
     assert demo_runs.judged_rounds(sizes) == [140, 160, 180, 200, 220, 230]
