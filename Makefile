@@ -33,10 +33,10 @@ format: install ## sort, format, and write the BUILD files
 	@$(PY) -m tools.build_files
 
 test: lint ## lint, then all tests and notebooks
-	@$(PYTEST) --nbmake tests notebooks
+	@$(PYTEST) --nbmake --nbmake-timeout=300 tests notebooks
 
 notebooks: install ## run the notebooks
-	@$(PYTEST) --nbmake notebooks
+	@$(PYTEST) --nbmake --nbmake-timeout=300 notebooks
 
 demo: install ## train on embedded data, compare, print a table, draw a picture
 	@$(PY) -m stackoverflow.demo --out=results/demo --settings="periodic shift"

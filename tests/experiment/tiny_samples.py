@@ -44,7 +44,8 @@ class Tiny(SampleTask):
 
     @property
     def shapes(self):
-        return {"bias": (CLASSES,), "kernel": (WIDTH, CLASSES)}
+        # Not in alphabetical order, in which structures are flattened.
+        return {"kernel": (WIDTH, CLASSES), "bias": (CLASSES,)}
 
     def initial_weights(self):
         generator = np.random.default_rng(self.config.seed)

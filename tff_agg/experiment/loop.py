@@ -310,6 +310,9 @@ def _weights(
 
 
 def _named(weights: Any, names: Sequence[str] | None) -> Weights:
+    if names is not None and isinstance(weights, Mapping):
+        # They bring their names; flattened, a mapping would come in another order.
+        return {name: np.asarray(weights[name]) for name in names}
     found = tree.flatten_with_path(weights)
     if names is None:
         names = ["/".join(map(str, path)) or "weights" for path, _ in found]

@@ -160,15 +160,14 @@ class DPSGDProcess:
         return Output(state, jax.device_get(metrics))
 
     def micro_batch(self, weights: Weights) -> int:
-        """Returns how many examples are computed at a time: no more than there are."""
+        """Returns how many examples are computed at a time: no more than are drawn."""
         fitting = self._model.micro_batch(weights, self._memory_budget)
         return min(fitting, self._usual)
 
     @property
     def _usual(self) -> int:
-        """How many examples a batch has at most, as good as always."""
-        chance = self._plan.participation.probability
-        mean = min(chance * self._plan.population_size, self._plan.batch_size)
+        """The size that hardly any batch exceeds."""
+        mean = self._plan.batch_size
         return math.ceil(mean + _SURELY * math.sqrt(mean) + 1)
 
     def _capacity(self, count: int, micro: int) -> int:
