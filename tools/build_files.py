@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 PACKAGES = (
-    "tff_agg", "stackoverflow", "pcvr", "pds", "examples", "benchmarks", "tests",
-    "tools",
+    "tff_agg", "stackoverflow", "cifar", "pcvr", "pds", "examples", "benchmarks",
+    "tests", "tools",
 )  # fmt: skip
 # Import names whose package has another name.
 RENAMED = {"tree": "dm-tree", "absl": "absl-py", "sklearn": "scikit-learn"}

@@ -34,7 +34,7 @@ GIVEN = {
 
 
 def modules_with_examples():
-    for package in ("tff_agg", "pds", "stackoverflow", "pcvr", "examples"):
+    for package in ("tff_agg", "pds", "stackoverflow", "cifar", "pcvr", "examples"):
         for path in sorted((ROOT / package).rglob("*.py")):
             if ">>>" in path.read_text("utf-8"):
                 parts = path.relative_to(ROOT).with_suffix("").parts

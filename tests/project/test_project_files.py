@@ -160,7 +160,9 @@ def test_private_modules_of_tensorflow_and_tff_are_imported_in_one_file():
     )
     found = {
         str(path.relative_to(ROOT))
-        for folder in ("tff_agg", "stackoverflow", "pds", "benchmarks", "tools")
+        for folder in (
+            "tff_agg", "stackoverflow", "cifar", "pcvr", "pds", "benchmarks", "tools"
+        )  # fmt: skip
         for path in (ROOT / folder).rglob("*.py")
         if private.search(path.read_text(encoding="utf-8"))
     }
@@ -187,7 +189,7 @@ def test_other_projects_see_the_types():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     included = config["options.packages.find"]["include"].split()
-    assert included == ["tff_agg*", "stackoverflow*", "pds*"]
+    assert included == ["tff_agg*", "stackoverflow*", "cifar*", "pcvr*", "pds*"]
     for name in (pattern.rstrip("*") for pattern in included):
         assert (ROOT / name / "py.typed").is_file()
         assert "py.typed" in config["options.package_data"][name]

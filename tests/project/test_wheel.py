@@ -12,7 +12,7 @@ import venv
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PACKAGES = ("tff_agg", "stackoverflow", "pds")
+PACKAGES = ("tff_agg", "stackoverflow", "cifar", "pcvr", "pds")
 TRAIN = [
     "--out=runs/outside", "--rounds=2", "--clients_per_round=4", "--max_sentences=4",
     "--noise_multiplier=1", "--embedding_size=4", "--lstm_size=4",
