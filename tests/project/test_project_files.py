@@ -161,8 +161,14 @@ def test_private_modules_of_tensorflow_and_tff_are_imported_in_one_file():
     found = {
         str(path.relative_to(ROOT))
         for folder in (
-            "tff_agg", "stackoverflow", "cifar", "pcvr", "pds", "benchmarks", "tools"
-        )  # fmt: skip
+            "tff_agg",
+            "stackoverflow",
+            "cifar",
+            "pcvr",
+            "pds",
+            "benchmarks",
+            "tools",
+        )
         for path in (ROOT / folder).rglob("*.py")
         if private.search(path.read_text(encoding="utf-8"))
     }
