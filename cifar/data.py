@@ -55,8 +55,8 @@ class Data(NamedTuple):
 
     train: Split
     test: Split
-    scale: np.ndarray
-    offset: np.ndarray
+    scale: Any
+    offset: Any
 
 
 # What is known of images, whoever's: bytes become numbers around 0.
@@ -81,7 +81,7 @@ def images(dataset: str, folder: pathlib.Path) -> Data:
                 for files in _FILES[dataset]
             )
             splits = [_joined(dataset, paths, reader) for paths in (train, test)]
-            return Data(*splits, _IMAGE_SCALE, _IMAGE_OFFSET)
+            return Data(splits[0], splits[1], _IMAGE_SCALE, _IMAGE_OFFSET)
     raise FileNotFoundError(
         f"{folder} has neither {' nor '.join(_FOLDERS[dataset])}: put the official "
         "files there, or use --synthetic"
@@ -100,7 +100,7 @@ def features(path: pathlib.Path) -> Data:
             Split(found[f"{name}_x"], found[f"{name}_y"].astype(np.int32))
             for name in ("train", "test")
         ]
-        return Data(*splits, found["scale"], found["offset"])
+        return Data(splits[0], splits[1], found["scale"], found["offset"])
 
 
 def projected(found: Data, width: int) -> Data:

@@ -6,6 +6,7 @@ to θ_{t+1}; the averager yields θ^AGG_{t+1}. Noise is a function of (secret se
 from the same generator as the mechanisms'.
 """
 
+import functools
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -151,7 +152,9 @@ class DPSGDProcess:
         count = len(batch[0])
         capacity = self._capacity(count, micro)
         if capacity not in self._compiled:
-            self._compiled[capacity] = jax.jit(lambda *given: self._step(*given, micro))
+            self._compiled[capacity] = jax.jit(
+                functools.partial(self._step, micro=micro)
+            )
         padded = [_padded(np.asarray(array), capacity, micro) for array in batch]
         state, metrics = self._compiled[capacity](state, padded, count)
         return Output(state, jax.device_get(metrics))
