@@ -55,8 +55,8 @@ class Data(NamedTuple):
 
     train: Split
     test: Split
-    scale: np.ndarray
-    offset: np.ndarray
+    scale: Any
+    offset: Any
 
 
 # What is known of images, whoever's: bytes become numbers around 0.

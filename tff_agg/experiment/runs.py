@@ -10,7 +10,6 @@ from typing import Any
 
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.experiment import run_folder
-from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
 
@@ -75,7 +74,7 @@ class Run:
         return Run.open, (type(self.task), self.folder, data)
 
     @property
-    def config(self) -> RunConfig:
+    def config(self) -> Any:
         """The configuration of the run."""
         return self.task.config
 
