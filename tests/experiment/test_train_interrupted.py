@@ -37,7 +37,9 @@ def on_client(run):
         assert heard.wait(60)
 
 interruption.install = install_and_listen
-runtime.create = lambda name, **options: create(name, on_client=on_client, **options)
+runtime.create = lambda name, **options: create(
+    name, **options | {"on_client": on_client}
+)
 sys.argv[0] = "train"
 try:
     train.entry_point()

@@ -43,14 +43,20 @@ def times():
 
 @pytest.fixture(scope="module")
 def on_ray(times):
+    # Other tests of this process may have children of their own.
+    others = children()
     context = runtime.create(
         "ray", lanes=LANES, on_client=times, object_store_bytes=STORE
     )
-    family = [p.pid for p in psutil.Process().children(recursive=True)]
+    family = children()
     yield context
-    family += [p.pid for p in psutil.Process().children(recursive=True)]
+    family |= children()
     context.close()
-    assert_all_end(sorted({*family, *context_pids}))
+    assert_all_end(sorted((family | context_pids) - others))
+
+
+def children():
+    return {p.pid for p in psutil.Process().children(recursive=True)}
 
 
 # Of lanes that have taken others' places.
@@ -385,8 +391,8 @@ def test_lanes_and_the_object_store_keep_nothing_of_a_round(on_ray, tmp_path):
         # Less than one thing per round: a leak would keep several.
         assert max(kept) - kept[1] < 48
         assert max(kept) < 1.05 * kept[1]
-    # The computation, the source, what is broadcast and a call for each lane.
-    assert max(held) < 5 + 2 * LANES
+    # No reference more than after the first rounds, but for a call under way.
+    assert max(held) <= held[5] + LANES
 
 
 # Security.
