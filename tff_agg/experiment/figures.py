@@ -1,6 +1,7 @@
 """Pictures of runs: a metric over rounds with a band over seeds."""
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from tff_agg.recycling.metrics import ACCURACY, Metric
 
 # Colours that stay apart for colour-blind readers, the baseline in grey.
 _COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+# How many letters of a title fit above a panel.
+_TITLE_LETTERS = 52
 
 
 class Curve(NamedTuple):
@@ -80,7 +83,7 @@ def metric_curves(
     # Where it covers the curves least: the last rounds alone may be anywhere.
     axes[-1].legend(frameon=False, loc="best")
     if title:
-        figure.suptitle(title)
+        figure.suptitle(textwrap.fill(title, _TITLE_LETTERS * len(axes)))
     save(figure, path)
 
 
