@@ -6,70 +6,74 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg import runtime
 from tff_agg.runtime import dataset_options
 
 _TYPE = tff.SequenceType(np.int64)
 
 
-def _elements(dataset, prepare):
-    """Collects a dataset's elements with a loop in a graph, as a client's work does."""
-
-    @tf.function
-    def collect(variant):
-        (prepared,) = prepare([variant], [_TYPE])
-        spec = tf.TensorSpec([], tf.int64)
-        found = tf.TensorArray(tf.int64, 0, dynamic_size=True)
-        for element in tf.data.experimental.from_variant(prepared, spec):
-            found = found.write(found.size(), element)
-        return found.stack()
-
-    return lambda: collect(tf.data.experimental.to_variant(dataset)).numpy().tolist()
+@tff.tensorflow.computation(_TYPE)
+def _digest(dataset):
+    # Another order of the elements gives another number.
+    return dataset.reduce(np.int64(0), lambda digest, i: digest * 31 + i)
 
 
-def _unchanged(tensors, types):
-    del types
-    return tensors
+def _digest_of(make_dataset):
+    """Runs a client with such a dataset twice; returns the second result."""
+
+    # A computation of its own each time: it is compiled as things stand now.
+    @tff.federated_computation(tff.FederatedType(_TYPE, tff.CLIENTS))
+    def digest(clients):
+        return tff.federated_sum(tff.federated_map(_digest, clients))
+
+    with runtime.running_on("local", lanes=1):
+        digest([make_dataset()])
+        return digest([make_dataset()])
 
 
-def _started_while_running(prepare):
-    """Counts the threads that come with a client's dataset, its second time."""
-    seen = []
+def _threads_with_a_client():
+    """Counts threads while a client's dataset is made and while it is read."""
+    made, seen = [], []
+
+    def threads():
+        return len(os.listdir("/proc/self/task"))
 
     def look(i):
-        seen.append(len(os.listdir("/proc/self/task")))
+        seen.append(threads())
         return i
 
-    dataset = tf.data.Dataset.range(4).map(
-        lambda i: tf.ensure_shape(tf.numpy_function(look, [i], tf.int64), [])
-    )
-    run = _elements(dataset, prepare)
-    run()
-    seen.clear()
-    before = len(os.listdir("/proc/self/task"))
-    assert run() == [0, 1, 2, 3]
-    return max(seen) - before
+    def make():
+        seen.clear()
+        made.append(threads())
+        return tf.data.Dataset.range(4).map(
+            lambda i: tf.ensure_shape(tf.numpy_function(look, [i], tf.int64), [])
+        )
+
+    _digest_of(make)
+    assert len(seen) == 4
+    return made[-1], max(seen)
 
 
-def test_starts_no_threads():
-    assert _started_while_running(dataset_options.without_threads) <= 0
+def _leave_alone(monkeypatch):
+    monkeypatch.setattr(dataset_options, "without_threads", lambda given, _: given)
+
+
+def test_clients_start_no_threads(monkeypatch):
+    before, during = _threads_with_a_client()
+    assert during <= before
     # What it is good for: TensorFlow's own choice starts some for each client.
-    assert _started_while_running(_unchanged) > 0
+    _leave_alone(monkeypatch)
+    before, during = _threads_with_a_client()
+    assert during > before
 
 
-def test_elements_stay_as_they_are():
-    dataset = (
-        tf.data.Dataset.range(50)
-        .map(lambda i: i * 3, num_parallel_calls=tf.data.AUTOTUNE)
-        .shuffle(20, seed=5)
-        .repeat(3)
-        .prefetch(tf.data.AUTOTUNE)
-    )
-    expected = _elements(dataset, _unchanged)()
-    assert _elements(dataset, dataset_options.without_threads)() == expected
-    assert sorted(expected) == sorted([3 * i for i in range(50)] * 3)
+def test_elements_stay_as_they_are(monkeypatch):
+    def make():
+        tripled = tf.data.Dataset.range(50).map(
+            lambda i: i * 3, num_parallel_calls=tf.data.AUTOTUNE
+        )
+        return tripled.shuffle(20, seed=5).repeat(3).prefetch(tf.data.AUTOTUNE)
 
-
-def test_leaves_tensors_alone():
-    types = [tff.TensorType(np.float32, [2])]
-    (left,) = dataset_options.without_threads([tf.constant([1.0, 2.0])], types)
-    assert left.numpy().tolist() == [1.0, 2.0]
+    found = _digest_of(make)
+    _leave_alone(monkeypatch)
+    assert found == _digest_of(make) != 0
