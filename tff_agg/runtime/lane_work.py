@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import balancing, disclosure, errors, graphs, values
+from tff_agg.runtime import (
+    balancing,
+    dataset_options,
+    disclosure,
+    errors,
+    graphs,
+    values,
+)
 from tff_agg.runtime.lane_data import LaneData, LaneDataError
 from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
 from tff_agg.runtime.stages import Stage, need_no_resources
@@ -228,9 +235,11 @@ class _StepFunction:
         inputs = len(self.program.feeds)
         plain = values.leaf_count(accumulator)
         updates = values.leaf_count(update)
+        input_types = graphs.leaf_types(self.program.parameter)
 
         def body(*tensors: Any) -> list[Any]:
             given, rest = tensors[:inputs], tensors[inputs:]
+            given = dataset_options.without_threads(given, input_types)
             total, rest = rest[:plain], rest[plain:]
             secure, handles = rest[: sums.count], rest[sums.count :]
             out = graphs.embed(self.program, given, handles)
