@@ -238,8 +238,8 @@ class _StepFunction:
         input_types = graphs.leaf_types(self.program.parameter)
 
         def body(*tensors: Any) -> list[Any]:
-            given, rest = tensors[:inputs], tensors[inputs:]
-            given = dataset_options.without_threads(given, input_types)
+            given = dataset_options.without_threads(tensors[:inputs], input_types)
+            rest = tensors[inputs:]
             total, rest = rest[:plain], rest[plain:]
             secure, handles = rest[: sums.count], rest[sums.count :]
             out = graphs.embed(self.program, given, handles)
