@@ -5,6 +5,11 @@ import time
 import psutil
 
 
+def children() -> set[int]:
+    """Returns all processes that this one has started, and theirs."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
 def is_alive(pid: int) -> bool:
     """Tells whether a process runs; one that nobody has read the end of does not."""
     try:

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from stackoverflow.model import local_training, next_word
 from tests.runtime import runtime_examples as examples
-from tests.runtime.process_ends import assert_all_end
+from tests.runtime.process_ends import assert_all_end, children
 
 # What every runtime promises, here on Ray.
 from tests.runtime.test_runtimes import (  # noqa: F401
@@ -53,10 +53,6 @@ def on_ray(times):
     family |= children()
     context.close()
     assert_all_end(sorted((family | context_pids) - others))
-
-
-def children():
-    return {p.pid for p in psutil.Process().children(recursive=True)}
 
 
 # Of lanes that have taken others' places.
