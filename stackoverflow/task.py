@@ -86,7 +86,9 @@ class StackOverflow(task.Task):
             seed=self.config.seed,
             round=round_number,
         )
-        return task.Client(self.data.user_name(user), [rows], len(rows))
+        # Users side by side are padded to the one with most tokens, not sentences.
+        tokens = int(np.count_nonzero(rows))
+        return task.Client(self.data.user_name(user), [rows], len(rows), tokens)
 
     def shared_users(self) -> Mapping[str, int]:
         """Counts users with sentences in more than one split."""

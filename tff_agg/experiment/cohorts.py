@@ -121,7 +121,7 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
             facts[f"{first}_clients"] = sum(group == first for _, group in chosen)
         arrays = (array for client in clients for array in client.arrays)
         digest_of_data = identity.arrays_digest(arrays)
-        costs = [client.examples for client in clients]
+        costs = [client.work for client in clients]
         ids: list[Any] = names
         groups = [[i] for i in range(len(names))]
         if task.group_size > 1:

@@ -34,12 +34,20 @@ class Client(NamedTuple):
     Attributes:
       name: What errors call the user.
       arrays: The data, as numpy arrays with the examples along their first axis.
-      examples: How many examples that is; lanes are balanced by it.
+      examples: How many examples that is.
+      cost: How much work they are, if not by their number: lanes are balanced by it,
+        and users who train side by side have about the same.
     """
 
     name: str
     arrays: Sequence[np.ndarray]
     examples: int
+    cost: int | None = None
+
+    @property
+    def work(self) -> int:
+        """The cost, by default the number of examples."""
+        return self.examples if self.cost is None else self.cost
 
 
 class Task(abc.ABC):
