@@ -1,11 +1,12 @@
 """Event files, and what is told when they cannot be written."""
 
 import errno
-import os
+import math
 import resource
 
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator
 
 from tff_agg.experiment import event_files
 
@@ -55,15 +56,29 @@ def test_a_file_that_cannot_grow_is_an_os_error(tmp_path):
     assert caught.value.filename == str(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "number", [errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EDQUOT]
-)
-def test_the_number_is_read_from_the_words(number):
-    message = f"run/events.out; {os.strerror(number)}\n\tCould not flush events file."
-    error = event_files._os_error(message, "run")
-    assert (error.errno, error.filename) == (number, "run")
+def test_a_step_is_one_record_that_tensorboard_reads(tmp_path):
+    events = event_files.EventFiles(tmp_path)
+    events.write(1, {"loss": 0.5, "accuracy": 0.25})
+    events.write(1, {"loss": 0.75})
+    events.write(2, {"loss": float("nan"), "accuracy": True})
+    events.close()
+    (path,) = tmp_path.glob("events.*")
+    assert len(list(tf.data.TFRecordDataset(str(path)))) == 3
+    shown = event_accumulator.EventAccumulator(str(tmp_path)).Reload()
+    found = {
+        tag: [
+            (e.step, tf.make_ndarray(e.tensor_proto).item()) for e in shown.Tensors(tag)
+        ]
+        for tag in shown.Tags()["tensors"]
+    }
+    assert found["accuracy"] == [(1, 0.25), (2, 1.0)]
+    assert found["loss"][0] == (1, 0.5) and math.isnan(found["loss"][1][1])
 
 
-def test_other_errors_are_errors_of_the_disk_at_large():
-    error = event_files._os_error("something odd", "run")
-    assert error.errno == errno.EIO and "something odd" in str(error)
+def test_files_of_one_second_have_names_of_their_own(tmp_path):
+    for step in range(3):
+        events = event_files.EventFiles(tmp_path)
+        events.write(step, {"loss": 0.5})
+        events.close()
+    assert len(list(tmp_path.glob("events.*"))) == 3
+    assert sorted(scalars(tmp_path)) == [(step, "loss", 0.5) for step in range(3)]

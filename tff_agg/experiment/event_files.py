@@ -1,25 +1,29 @@
 """A run's numbers as event files, for TensorBoard."""
 
 import contextlib
-import errno
 import glob
+import itertools
 import os
+import socket
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
+from tensorboard.compat.proto import event_pb2
+from tensorboard.plugins.scalar import summary_v2
+from tensorboard.summary.writer import record_writer
 
 _LARGEST = float(np.finfo(np.float32).max)
+# TensorBoard tells files of one second and process apart by their last number.
+_numbers = itertools.count()
 
 
 class EventFiles:
     """Writes scalars to a new event file in a folder, each step and name once.
 
     What earlier files in the folder hold already is not written again, so that a step
-    that is reported twice is shown once.
-
-    TensorFlow reports a full disk by an error of its own; here it is an OSError, like
-    that of every other file.
+    that is reported twice is shown once. A step is one record: TensorFlow's own writer
+    makes one of each number, and takes as long for a round as a small server step.
 
     Example:
       >>> events = EventFiles('run/tensorboard')
@@ -29,68 +33,63 @@ class EventFiles:
 
     def __init__(self, folder: str | os.PathLike):
         """Makes the folder and a file in it."""
-        import tensorflow as tf
-
         self._folder = os.fspath(folder)
-        os.makedirs(self._folder, exist_ok=True)
-        self._written = _written(self._folder)
-        with _as_os_error(self._folder):
-            self._writer: Any = tf.summary.create_file_writer(self._folder)
+        with _naming(self._folder):
+            os.makedirs(self._folder, exist_ok=True)
+            self._written = _written(self._folder)
+            ending = f"{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+            name = f"events.out.tfevents.{time.time():010.0f}.{ending}.v2"
+            # Closed by `close`, rounds later.
+            self._file = open(os.path.join(self._folder, name), "wb")  # noqa: SIM115
+            self._records = record_writer.RecordWriter(self._file)
+            self._add(event_pb2.Event(file_version="brain.Event:2"))
 
     def write(self, step: int, facts: Mapping[str, float]) -> None:
         """Writes a step's numbers out, so that an error is reported in its step."""
-        import tensorflow as tf
-
-        with _as_os_error(self._folder):
-            with self._writer.as_default():
-                for name, value in facts.items():
-                    if (step, name) in self._written:
-                        continue
-                    # The perplexity of a run that diverged may be beyond a float.
-                    limited = min(max(value, -_LARGEST), _LARGEST)
-                    tf.summary.scalar(name, limited, step=step)
-                    self._written.add((step, name))
-            self._writer.flush()
+        event = event_pb2.Event(step=step)
+        for name, value in facts.items():
+            if (step, name) in self._written:
+                continue
+            # The perplexity of a run that diverged may be beyond a float.
+            limited = min(max(value, -_LARGEST), _LARGEST)
+            event.summary.MergeFrom(summary_v2.scalar_pb(name, limited))
+            self._written.add((step, name))
+        if event.summary.value:
+            with _naming(self._folder):
+                self._add(event)
 
     def close(self) -> None:
         """Closes the file."""
-        with _as_os_error(self._folder):
-            self._writer.close()
+        with _naming(self._folder):
+            self._file.close()
+
+    def _add(self, event: event_pb2.Event) -> None:
+        event.wall_time = time.time()
+        self._records.write(event.SerializeToString())
+        self._records.flush()
 
 
 def _written(folder: str) -> set[tuple[int, str]]:
     """Returns the steps and names that the folder's event files hold."""
+    found: set[tuple[int, str]] = set()
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "events.*")))
+    if not paths:
+        return found
     import tensorflow as tf
 
-    found: set[tuple[int, str]] = set()
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "events.*"))):
+    for path in paths:
         # A killed process leaves its last record half-written.
         with contextlib.suppress(tf.errors.DataLossError):
             for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-                event = tf.compat.v1.Event.FromString(record)
+                event = event_pb2.Event.FromString(record)
                 found.update((event.step, value.tag) for value in event.summary.value)
     return found
 
 
 @contextlib.contextmanager
-def _as_os_error(folder: str) -> Iterator[None]:
-    """Turns an error of TensorFlow's file system into the OSError that caused it."""
-    import tensorflow as tf
-
+def _naming(folder: str) -> Iterator[None]:
+    """Lets errors of the disk name the folder."""
     try:
         yield
-    except tf.errors.OpError as error:
-        raise _os_error(error.message, folder) from error
-
-
-def _os_error(message: str, folder: str) -> OSError:
-    """Returns the system's error that a message of TensorFlow quotes.
-
-    TensorFlow keeps the system's words only; its own codes are coarser. The longest
-    words win: some errors' words are part of others'.
-    """
-    quoted = [n for n in errno.errorcode if os.strerror(n) in message]
-    if not quoted:
-        return OSError(errno.EIO, message, folder)
-    number = max(quoted, key=lambda n: len(os.strerror(n)))
-    return OSError(number, os.strerror(number), folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, folder) from error
