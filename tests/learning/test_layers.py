@@ -77,6 +77,46 @@ def test_the_sum_is_that_of_a_loop(run, copies, share):
         np.testing.assert_allclose(found.gradients[name], value, atol=2e-5 * scale)
 
 
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-3, 1e-4, 1e-6])
+def test_no_gradient_is_clipped_too_little(apart):
+    """Where an image is like the kernel, nearly all of the norm is subtracted."""
+
+    def run(given, example):
+        net = given if isinstance(given, Layers) else Layers(given)
+        seen = net.convolution("second", example[0], 1, "VALID", standard=True)
+        return 7 * seen[..., 0].sum()
+
+    given = {"second": weights()["second"]}
+    column = layers.standardised(given["second"])[..., 0]
+    noise = np.random.default_rng(0).standard_normal(column.shape)
+    examples = [np.asarray(column + apart * noise, "f")[None, None]]
+    (use,) = layers._probed(run, given, examples).uses.values()
+    assert use.small
+    clip_norm = 1e-5
+    found = model(run).clipped_sum(given, examples, jnp.ones(1, bool), clip_norm)
+    norm = np.linalg.norm(np.asarray(found.gradients["second"], "f8"))
+    assert norm <= clip_norm * (1 + 1e-5)
+    if apart == 1.0:
+        assert norm >= clip_norm * (1 - 1e-4)
+
+
+def test_in_double_precision_the_sum_is_that_of_single_gradients():
+    """So that what differs in single precision is rounding, and nothing else."""
+    with jax.experimental.enable_x64():
+        given = {name: value.astype("f8") for name, value in weights().items()}
+        examples = batch(8)
+        examples[0] = examples[0].astype("f8")
+        sums = [
+            add(given, examples, jnp.ones(8, bool), 1e3).gradients
+            for add in (
+                layers.clipped_by_layers(loss),
+                per_example.clipped_by_vmap(loss),
+            )
+        ]
+        for name in given:
+            np.testing.assert_allclose(*(one[name] for one in sums), rtol=1e-9)
+
+
 def test_an_example_that_is_not_finite_counts_as_zeros():
     given, examples = weights(), batch(5)
     rest = [np.delete(array, [1, 3], axis=0) for array in examples]

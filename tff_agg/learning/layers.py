@@ -25,9 +25,11 @@ from tff_agg.learning.per_example import (
 )
 
 _EPSILON = 1e-5
-# The norm of a standardised kernel's gradient is a difference, whose rounding must not
-# make it too small: relative to what is subtracted from.
-_ROUNDING = 4e-6
+# From products of rows, the norm of a standardised kernel's gradient is a difference,
+# whose rounding must not make it too small: what is lost in sums of some thousand
+# float32, relative to what is subtracted from. It is added, so that a gradient is
+# clipped a little more where hardly anything is left, and never less.
+_ROUNDING = 2e-5
 
 
 class Layers:
@@ -138,27 +140,25 @@ class _Use:
         Returns:
           The squared norms; and a function from factors to the sum of the gradients.
         """
-        outputs = self.after[-1]
-        fan_in = math.prod(self.kernel.shape) // outputs
-        # Columns are outputs of the kernel; theirs are the norms that are needed.
-        by = self._by_rows if self.small else self._by_kernels
-        columns, total = by(seen)
+        squares, total = (self._by_rows if self.small else self._by_kernels)(seen)
         if not self.standard:
-            return jnp.sum(columns, axis=1), total
-        flat = self.kernel.reshape(fan_in, outputs)
-        centred = flat - jnp.mean(flat, axis=0)
-        scale = _scale(centred)
-        length = jnp.sum(jnp.square(centred * scale), axis=0)
-        # With w the standardised column and g the gradient of w, less its mean, that of
-        # the column itself is scale · (g - w⟨w, g⟩); and ⟨w, g⟩ = ⟨wA, E⟩ = ⟨y, E⟩.
-        along = jnp.sum(seen.y * seen.errors, axis=(1, 2, 3))
-        squares = (1 + _ROUNDING) * columns - (2 - length) * jnp.square(along)
+            return squares, total
 
         def through(factors: Any) -> Any:
             _, back = jax.vjp(standardised, self.kernel)
             return back(total(factors))[0]
 
-        return jnp.sum(jnp.square(scale) * squares, axis=1), through
+        return squares, through
+
+    def _columns(self) -> tuple[Any, Any]:
+        """Returns the standardised kernel, an output a column, and their scales."""
+        flat = self.kernel.reshape(-1, self.after[-1])
+        centred = flat - jnp.mean(flat, axis=0)
+        scale = _scale(centred)
+        return centred * scale, scale
+
+    # With w a column of the standardised kernel and g the gradient of w, less its mean,
+    # that of the column before is scale · (g - w⟨w, g⟩).
 
     def _by_kernels(self, seen: _Seen) -> tuple[Any, Callable[[Any], Any]]:
         """Computes the gradient of each example's kernel."""
@@ -168,11 +168,14 @@ class _Use:
             return conv.kernel_gradient(x, errors, shape, self.stride, self.edges)
 
         found = jax.vmap(of_one)(seen.x, seen.errors)
-        centred = found
+        own = found.reshape(len(found), -1, self.after[-1])
         if self.standard:
-            centred = found - jnp.mean(found, axis=(1, 2, 3), keepdims=True)
-        columns = jnp.sum(jnp.square(centred), axis=(1, 2, 3))
-        return columns, lambda factors: _weighted(factors, found)
+            columns, scale = self._columns()
+            own = own - jnp.mean(own, axis=1, keepdims=True)
+            along = jnp.sum(columns * own, axis=1, keepdims=True)
+            own = scale * (own - columns * along)
+        squares = jnp.sum(jnp.square(own), axis=(1, 2))
+        return squares, lambda factors: _weighted(factors, found)
 
     def _by_rows(self, seen: _Seen) -> tuple[Any, Callable[[Any], Any]]:
         """Computes norms from products of rows, |AᵀE|² = ⟨AAᵀE, E⟩ for each output."""
@@ -185,7 +188,14 @@ class _Use:
             views = views - jnp.mean(views, axis=-1, keepdims=True)
         errors = seen.errors.reshape(count, -1, outputs)
         products = jnp.einsum("etk,euk->etu", views, views) @ errors
-        columns = jnp.sum(products * errors, axis=1)
+        squares = jnp.sum(products * errors, axis=1)
+        if self.standard:
+            columns, scale = self._columns()
+            # ⟨w, g⟩ = ⟨Aw, E⟩, and Aw is the output.
+            along = jnp.sum(seen.y * seen.errors, axis=(1, 2, 3))
+            rest = 2 - jnp.sum(jnp.square(columns), axis=0)
+            squares = (1 + _ROUNDING) * squares - rest * jnp.square(along)
+            squares = jnp.square(scale) * squares
 
         def total(factors: Any) -> Any:
             factors = factors[:, None, None]
@@ -194,7 +204,7 @@ class _Use:
             rows = jnp.where(factors > 0, views, 0).reshape(-1, views.shape[-1])
             return (rows.T @ kept).reshape(shape)
 
-        return columns, total
+        return jnp.sum(squares, axis=1), total
 
 
 class _Probing(Layers):
