@@ -21,6 +21,8 @@ from tff_agg.experiment.task import Weights
 from tff_agg.fields import described
 
 _SYNTHETIC_WIDTH = 64
+# In a micro-batch of the network.
+_IMAGES = 4
 _PRETRAINED = (
     "The network that made the features: it was trained on public data, which no "
     "figure here is about."
@@ -155,14 +157,14 @@ class Cifar(SampleTask):
     def sample_model(self) -> Any:
         """Returns the closed form of a last layer, or the network's loss."""
         from cifar import wide_resnet
-        from tff_agg.learning import linear
+        from tff_agg.learning import layers, linear
         from tff_agg.learning.per_example import SampleModel
 
         if self.config.model == "last_layer":
             return linear.softmax_layer(self._numbers)
         import jax
 
-        def loss(weights: Mapping[str, Any], example: Sequence[Any]) -> Any:
+        def loss(weights: Any, example: Sequence[Any]) -> Any:
             image, label, *moves = example
             copies = self._numbers(image)[None]
             if moves:
@@ -170,8 +172,18 @@ class Cifar(SampleTask):
             scores = jax.nn.log_softmax(self.network.logits(weights, copies))
             return -scores[:, label].mean()
 
-        # One image fills the cores: batches of gradients would only move memory.
-        return SampleModel(loss, largest_micro_batch=1)
+        shapes = {
+            name: jax.ShapeDtypeStruct(shape, np.float32)
+            for name, shape in self.shapes.items()
+        }
+        return SampleModel(
+            loss,
+            layers.clipped_by_layers(loss),
+            layers.example_bytes(loss, shapes, self.batch(np.arange(1), 0)),
+            # More copies at a time gain nothing, and leave the cache.
+            max(1, _IMAGES // self.config.augmentations),
+            by_core=True,
+        )
 
     def batch(self, examples: np.ndarray, round_number: int) -> list[np.ndarray]:
         """Returns bytes and labels, and how the copies of each image are moved."""

@@ -1,8 +1,7 @@
 """WideResNets with group normalisation and weight standardisation, in JAX.
 
 Nothing in them depends on other examples, so that every example has a gradient of its
-own. Convolutions are written as products of matrices: XLA's convolutions are slow on
-processors, their gradients above all.
+own.
 """
 
 import dataclasses
@@ -12,6 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from tff_agg.learning.layers import Layers
 
 _EPSILON = 1e-5
 _STEM = 16
@@ -87,23 +88,26 @@ class WideResNet:
 
         return {name: one(name, shape) for name, shape in self.shapes().items()}
 
-    def features(self, weights: Mapping[str, Any], images: Any) -> Any:
+    def features(self, weights: Mapping[str, Any] | Layers, images: Any) -> Any:
         """Returns what the last layer sees, [images, features_width]."""
-        x = _convolution(images, weights["stem"], 1)
-        for name, _, _, stride in self._blocks():
-            rest = self._active(weights, f"{name}/norm1", x)
-            if f"{name}/shortcut" in weights:
-                x = _convolution(rest, weights[f"{name}/shortcut"], stride)
-            rest = _convolution(rest, weights[f"{name}/conv1"], stride)
-            rest = self._active(weights, f"{name}/norm2", rest)
-            x = x + _convolution(rest, weights[f"{name}/conv2"], 1)
-        return jnp.mean(self._active(weights, "norm", x), axis=(1, 2))
+        layers = _layers(weights)
+        x = _convolution(layers, "stem", images, 1)
+        for name, before, after, stride in self._blocks():
+            rest = self._active(layers, f"{name}/norm1", x)
+            if before != after or stride != 1:
+                x = _convolution(layers, f"{name}/shortcut", rest, stride)
+            rest = _convolution(layers, f"{name}/conv1", rest, stride)
+            rest = self._active(layers, f"{name}/norm2", rest)
+            x = x + _convolution(layers, f"{name}/conv2", rest, 1)
+        return jnp.mean(self._active(layers, "norm", x), axis=(1, 2))
 
-    def logits(self, weights: Mapping[str, Any], images: Any) -> Any:
+    def logits(self, weights: Mapping[str, Any] | Layers, images: Any) -> Any:
         """Returns one logit per class, [images, classes]."""
-        return self.features(weights, images) @ weights["kernel"] + weights["bias"]
+        layers = _layers(weights)
+        features = self.features(layers, images)
+        return features @ layers.weight("kernel") + layers.weight("bias")
 
-    def _active(self, weights: Mapping[str, Any], name: str, x: Any) -> Any:
+    def _active(self, layers: Layers, name: str, x: Any) -> Any:
         """Group normalisation, then ReLU."""
         n, height, wide, channels = x.shape
         groups = min(self.groups, channels)
@@ -113,29 +117,18 @@ class WideResNet:
         parts = (parts - mean) * jax.lax.rsqrt(variance + _EPSILON)
         normal = parts.reshape(x.shape)
         return jax.nn.relu(
-            normal * weights[f"{name}/scale"] + weights[f"{name}/offset"]
+            normal * layers.weight(f"{name}/scale") + layers.weight(f"{name}/offset")
         )
 
 
-def _convolution(x: Any, kernel: Any, stride: int) -> Any:
-    """A convolution with a standardised kernel, as one product of matrices."""
-    size, _, _, after = kernel.shape
-    rows = kernel.reshape(-1, after)
-    mean = jnp.mean(rows, axis=0)
-    variance = jnp.mean(jnp.square(rows - mean), axis=0)
-    # Of variance 1 / fan-in, which keeps activations at their size.
-    scale = jax.lax.rsqrt(variance * rows.shape[0] + _EPSILON)
-    standard = (rows - mean) * scale
-    if size == 1:
-        return x[:, ::stride, ::stride] @ standard
-    height, wide = x.shape[1:3]
-    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    patches = [
-        padded[:, i : i + height : stride, j : j + wide : stride]
-        for i in range(3)
-        for j in range(3)
-    ]
-    return jnp.concatenate(patches, axis=-1) @ standard
+def _layers(weights: Mapping[str, Any] | Layers) -> Layers:
+    return weights if isinstance(weights, Layers) else Layers(weights)
+
+
+def _convolution(layers: Layers, name: str, x: Any, stride: int) -> Any:
+    """A convolution with a standardised kernel, zeros on all sides."""
+    edge = layers.shape(name)[0] // 2
+    return layers.convolution(name, x, stride, [(edge, edge)] * 2, standard=True)
 
 
 def augmented(image: Any, moves: Any) -> Any:

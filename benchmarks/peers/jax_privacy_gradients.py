@@ -6,8 +6,8 @@ To be run with the Python of an environment of its own:
 
     python3.11 -m venv jax_privacy; jax_privacy/bin/pip install jax-privacy==2.0.0
 
-The network is this project's, with the convolutions of the library instead of products
-of matrices. The last line printed is JSON: gradients a second by micro-batch size.
+The network is this project's, with convolutions of JAX and their own gradients. The
+last line printed is JSON: gradients a second by micro-batch size.
 """
 
 import argparse
@@ -28,7 +28,8 @@ def main() -> None:
 
     from cifar import wide_resnet
 
-    def convolution(x: Any, kernel: Any, stride: int) -> Any:
+    def convolution(layers: Any, name: str, x: Any, stride: int) -> Any:
+        kernel = layers.weight(name)
         fan_in = kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
         centred = kernel - kernel.mean((0, 1, 2))
         standard = centred * jax.lax.rsqrt(kernel.var((0, 1, 2)) * fan_in + 1e-5)

@@ -16,6 +16,7 @@ from cifar import data, wide_resnet
 from cifar.task import Cifar, CifarConfig
 from tff_agg import privacy
 from tff_agg.experiment import flag_fields
+from tff_agg.learning.layers import Layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cifar" / "configs").glob("*.cfg"))
@@ -127,7 +128,8 @@ def test_a_convolution_is_one(size, stride):
     wanted = jax.lax.conv_general_dilated(
         x, standard, (stride, stride), edge, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    found = wide_resnet._convolution(x, kernel, stride)
+    layers = Layers({"it": kernel})
+    found = wide_resnet._convolution(layers, "it", x, stride)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 

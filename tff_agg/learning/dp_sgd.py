@@ -6,10 +6,9 @@ to θ_{t+1}; the averager yields θ^AGG_{t+1}. Noise is a function of (secret se
 from the same generator as the mechanisms'.
 """
 
-import functools
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tff_agg import averaging, noise, privacy
-from tff_agg.learning import per_example, server_step
-from tff_agg.learning.per_example import SampleModel
+from tff_agg.learning import lanes, per_example, server_step
+from tff_agg.learning.per_example import ClippedSum, SampleModel
 
 Weights = dict[str, Any]
 State = dict[str, Any]
@@ -152,9 +151,7 @@ class DPSGDProcess:
         count = len(batch[0])
         capacity = self._capacity(count, micro)
         if capacity not in self._compiled:
-            self._compiled[capacity] = jax.jit(
-                functools.partial(self._step, micro=micro)
-            )
+            self._compiled[capacity] = self._step_function(micro)
         padded = [_padded(np.asarray(array), capacity, micro) for array in batch]
         state, metrics = self._compiled[capacity](state, padded, count)
         return Output(state, jax.device_get(metrics))
@@ -174,12 +171,30 @@ class DPSGDProcess:
         """Returns how many examples the compiled step has room for."""
         return -(-max(self._usual, count) // micro) * micro
 
-    def _step(
-        self, state: State, batch: Sequence[Any], count: Any, micro: int
+    def _step_function(self, micro: int) -> Callable[..., Any]:
+        """Returns the step: compiled as a whole, or apart from the lanes of its sum."""
+        model, clip_norm = self._model, self._plan.clip_norm
+
+        def whole(state: State, batch: Sequence[Any], count: Any) -> Any:
+            weights = state["aggregate"]
+            total = model.summed(weights, batch, count, clip_norm, micro)
+            return self._stepped(state, total, count)
+
+        if not model.by_core:
+            return jax.jit(whole)
+        add = lanes.LanedSum(model, clip_norm, micro)
+        stepped = jax.jit(self._stepped)
+
+        def apart(state: State, batch: Sequence[Any], count: int) -> Any:
+            return stepped(state, add(state["aggregate"], batch, count), count)
+
+        return apart
+
+    def _stepped(
+        self, state: State, total: ClippedSum, count: Any
     ) -> tuple[State, dict[str, Any]]:
-        """The compiled step."""
+        """The step, given the clipped sum."""
         plan, weights = self._plan, state["aggregate"]
-        total = self._model.summed(weights, batch, count, plan.clip_norm, micro)
         drawn, unit = self._mechanism.next(state["noise"], weights)
         update = jax.tree_util.tree_map(
             lambda g, z: (g + plan.noise_stddev * z) / plan.batch_size,

@@ -51,6 +51,8 @@ class SampleModel:
       example_bytes: What one example takes in a micro-batch; by default its gradient.
       largest_micro_batch: Above so many examples at a time it gets slower: 1 where
         `vmap` does not pay, or what stays in a core's cache.
+      by_core: Whether each core computes micro-batches of its own (`lanes`), for
+        models of many small operations, which XLA does not share between cores well.
 
     Example:
       SampleModel(lambda weights, example: -example[0] @ weights['w'])
@@ -60,13 +62,21 @@ class SampleModel:
     clipped_sum: ClippedSummer | None = None
     example_bytes: int | None = None
     largest_micro_batch: int = 1 << 14
+    by_core: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """How many micro-batches are computed side by side."""
+        return cores() if self.by_core else 1
 
     def micro_batch(self, weights: Weights, memory_budget: int) -> int:
         """Returns how many examples fit the memory budget; one at least."""
         taken = self.example_bytes
         if taken is None:
             taken = 4 * sum(math.prod(w.shape) for w in weights.values())
-        return max(1, min(memory_budget // taken, self.largest_micro_batch))
+        return max(
+            1, min(memory_budget // (taken * self.lanes), self.largest_micro_batch)
+        )
 
     def summed(
         self,
@@ -75,12 +85,17 @@ class SampleModel:
         count: Any,
         clip_norm: float,
         micro: int,
+        lane: Any = 0,
+        lanes: int = 1,
     ) -> ClippedSum:
-        """Adds up the first `count` examples of a batch, `micro` at a time."""
+        """Adds up the first `count` examples of a batch, `micro` at a time.
+
+        Of several lanes, the one given: micro-batches go round.
+        """
         add = self.clipped_sum or clipped_by_vmap(self.loss)
 
         def body(number: Any, total: ClippedSum) -> ClippedSum:
-            first = number * micro
+            first = (number * lanes + lane) * micro
             part = [
                 jax.lax.dynamic_slice_in_dim(array, first, micro) for array in batch
             ]
@@ -88,8 +103,9 @@ class SampleModel:
             return jax.tree_util.tree_map(jnp.add, total, found)
 
         zeros = jax.tree_util.tree_map(jnp.zeros_like, dict(weights))
+        turns = (-(-count // micro) - lane + lanes - 1) // lanes
         nothing = ClippedSum(zeros, jnp.float32(0), jnp.int32(0), jnp.int32(0))
-        return jax.lax.fori_loop(0, -(-count // micro), body, nothing)
+        return jax.lax.fori_loop(0, turns, body, nothing)
 
 
 def clipped_by_vmap(loss: Callable[[Weights, Examples], Any]) -> ClippedSummer:
