@@ -13,12 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_agg.runtime import library_functions
+
 _REDUCE = "ReduceDataset"
 _CALL = "StatefulPartitionedCall"
 # Datasets and their iterators live in main memory, also where the lane is a GPU.
 _HOST = "/device:CPU:0"
-
-_serial = itertools.count()
 
 
 def compile_reductions(graph_def: Any) -> Any:
@@ -29,7 +29,8 @@ def compile_reductions(graph_def: Any) -> Any:
     for node in result.node:
         if node.op == _REDUCE:
             result.library.function.extend(_replace(node, functions))
-    changed = set()
+    # A loop's body is a graph of its own: see `library_functions.keep_apart`.
+    changed = library_functions.keep_apart(result, _reducers(graph_def))
     for function in list(result.library.function):
         replaced = [node for node in function.node_def if node.op == _REDUCE]
         for node in replaced:
@@ -37,8 +38,16 @@ def compile_reductions(graph_def: Any) -> Any:
         if replaced:
             _rename_outputs(function, {node.name for node in replaced})
             changed.add(function.signature.name)
-    _rename_functions(result, changed)
+    library_functions.rename(result, changed)
     return result
+
+
+def _reducers(graph_def: Any) -> set[str]:
+    """Names the functions that reductions call on each element."""
+    nodes = itertools.chain(
+        graph_def.node, *(function.node_def for function in graph_def.library.function)
+    )
+    return {node.attr["f"].func.name for node in nodes if node.op == _REDUCE}
 
 
 def _replace(node: Any, functions: dict[str, Any]) -> Iterable[Any]:
@@ -123,40 +132,6 @@ def _shape(function: Any, argument: int) -> tf.TensorShape:
     """Reads the static shape of a function's argument where it is written down."""
     known = function.arg_attr[argument].attr["_output_shapes"].list.shape
     return tf.TensorShape(known[0]) if known else tf.TensorShape(None)
-
-
-def _rename_functions(graph_def: Any, changed: set[str]) -> None:
-    """Gives new names to changed functions and to those that call them.
-
-    The process knows the old ones under their names already.
-    """
-    callers = {
-        function.signature.name: {
-            reference.name for node in function.node_def for reference in _calls(node)
-        }
-        for function in graph_def.library.function
-    }
-    while (
-        more := {name for name, called in callers.items() if called & changed} - changed
-    ):
-        changed |= more
-    names = {name: f"{name}_tff_agg_{next(_serial)}" for name in changed}
-    for function in graph_def.library.function:
-        signature = function.signature
-        signature.name = names.get(signature.name, signature.name)
-    nodes = itertools.chain(
-        graph_def.node, *(function.node_def for function in graph_def.library.function)
-    )
-    for reference in itertools.chain.from_iterable(map(_calls, nodes)):
-        reference.name = names.get(reference.name, reference.name)
-
-
-def _calls(node: Any) -> Iterable[Any]:
-    """Yields the references to functions in a node's attributes."""
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func
-        yield from value.list.func
 
 
 def _rename_outputs(function: Any, nodes: set[str]) -> None:

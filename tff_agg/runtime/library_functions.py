@@ -1,0 +1,62 @@
+"""Changes to the functions that a graph brings along."""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+_serial = itertools.count()
+
+
+def keep_apart(graph_def: Any, names: set[str]) -> set[str]:
+    """Keeps the functions called `names` from being inlined; returns those changed.
+
+    A while loop is a cycle in the graph it is inlined into. TensorFlow chooses the
+    kernels of oneDNN in an order that is arbitrary in a cycle, and an operation whose
+    turn comes before that of the one it belongs to keeps a slow kernel: the gradient
+    of a max-pooling took 0.14 ms in one process and 3.0 in the next. A body that is a
+    graph of its own has no cycle.
+
+    Args:
+      graph_def: Is changed; the functions get new names by `rename`.
+      names: Names of functions.
+    """
+    changed = set()
+    for function in graph_def.library.function:
+        if function.signature.name in names:
+            function.attr["_noinline"].b = True
+            changed.add(function.signature.name)
+    return changed
+
+
+def rename(graph_def: Any, changed: set[str]) -> None:
+    """Gives new names to changed functions and to those that call them.
+
+    The process knows the old ones under their names already.
+    """
+    callers = {
+        function.signature.name: {
+            reference.name for node in function.node_def for reference in _calls(node)
+        }
+        for function in graph_def.library.function
+    }
+    while (
+        more := {name for name, called in callers.items() if called & changed} - changed
+    ):
+        changed |= more
+    names = {name: f"{name}_tff_agg_{next(_serial)}" for name in changed}
+    for function in graph_def.library.function:
+        signature = function.signature
+        signature.name = names.get(signature.name, signature.name)
+    nodes = itertools.chain(
+        graph_def.node, *(function.node_def for function in graph_def.library.function)
+    )
+    for reference in itertools.chain.from_iterable(map(_calls, nodes)):
+        reference.name = names.get(reference.name, reference.name)
+
+
+def _calls(node: Any) -> Iterable[Any]:
+    """Yields the references to functions in a node's attributes."""
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func
+        yield from value.list.func
