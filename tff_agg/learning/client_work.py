@@ -332,9 +332,8 @@ def _reduce(step: Callable[[Any, Any], Any], start: Any, dataset: Any) -> Any:
     # of a dataset stay on the CPU even where the lane has a GPU. Loop state is flat:
     # tf.data takes a list for a tensor.
     iterator = iter(dataset)
-    # A graph of its own, and not a part of the loop's. In the cycle that a loop is,
-    # TensorFlow chooses oneDNN's kernels in an arbitrary order and misses some: the
-    # gradient of a max-pooling took twenty times as long in some processes.
+    # A graph of its own, and not a part of the loop's cycle: see
+    # `runtime.library_functions.keep_apart`.
     step = tf.function(step, experimental_attributes={"_noinline": True})
 
     def has_next(element, *_):

@@ -10,11 +10,10 @@ _serial = itertools.count()
 def keep_apart(graph_def: Any, names: set[str]) -> set[str]:
     """Keeps the functions called `names` from being inlined; returns those changed.
 
-    A while loop is a cycle in the graph it is inlined into. TensorFlow chooses the
-    kernels of oneDNN in an order that is arbitrary in a cycle, and an operation whose
-    turn comes before that of the one it belongs to keeps a slow kernel: the gradient
-    of a max-pooling took 0.14 ms in one process and 3.0 in the next. A body that is a
-    graph of its own has no cycle.
+    A while loop is a cycle in the graph it is inlined into, and there TensorFlow does
+    not always choose oneDNN's kernels: the gradient of a max-pooling took 0.14 ms in
+    some processes and 3.0 in others. The likely reason is the order in which it visits
+    a cycle. In a body that is a graph of its own, the fast kernel was always chosen.
 
     Args:
       graph_def: Is changed; the functions get new names by `rename`.
