@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tff_agg.privacy.participation import History, Participation, check_schema
+from tff_agg.privacy.participation import Participation, check_schema
+from tff_agg.privacy.user_rounds import History
 
 
 class Register:
