@@ -1,4 +1,4 @@
-r"""Clipped gradients of single examples a second: a linear layer, and WRN-16-4.
+r"""Clipped gradients of single examples per second: a linear layer, and WRN-16-4.
 
     python -m benchmarks.per_example --opacus=opacus/bin/python \
         --jax_privacy=jax_privacy/bin/python
@@ -46,7 +46,7 @@ CLIP_NORM = 1.0
 
 
 def rate(run: Callable[[], Any], count: int, repeats: int) -> float:
-    """Returns gradients a second, of the fastest run after one that compiles."""
+    """Returns gradients per second, of the fastest run after one that compiles."""
     import jax
 
     jax.block_until_ready(run())
@@ -129,13 +129,13 @@ def main(argv: list[str]) -> None:
     del argv
     repeats = _REPEATS.value
     layer = linear_rates(_EXAMPLES.value, repeats)
-    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients a second:")
+    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients per second:")
     for name, value in layer.items():
         print(f"  {name:<12}{value:>12,.0f}")
     ratio = layer["closed form"] / layer["vmap"]
     print(f"  closed form over vmap: {ratio:.1f}", flush=True)
     network: dict[str, Any] = {"this": network_rate(_IMAGES.value, repeats)}
-    print("WRN-16-4, gradients a second:")
+    print("WRN-16-4, gradients per second:")
     print(f"  {'this':<12}{network['this']:>12.2f}", flush=True)
     for name, python, module in (
         ("Opacus", _OPACUS.value, "opacus_gradients"),
@@ -145,6 +145,8 @@ def main(argv: list[str]) -> None:
             by_batch = peer(python, module, _IMAGES.value, repeats)
             network[name] = max(by_batch.values())
             print(f"  {name:<12}{network[name]:>12.2f} of {by_batch}", flush=True)
+        else:
+            print(f"  skipped {name}: its Python is not given", flush=True)
     if others := [value for name, value in network.items() if name != "this"]:
         print(f"  this over the better peer: {network['this'] / max(others):.2f}")
     folder = pathlib.Path(_OUT.value)

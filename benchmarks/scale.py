@@ -28,7 +28,7 @@ from benchmarks import own_flags, turns
 # Flags of its own: tests import this module beside others that have some.
 _FLAGS = flags.FlagValues()
 _LANES = flags.DEFINE_integer("lanes", 2, "Lanes of both.", 1, flag_values=_FLAGS)
-_TURNS = flags.DEFINE_integer("turns", 2, "Turns.", 1, flag_values=_FLAGS)
+_TURNS = flags.DEFINE_integer("turns", 1, "Turns.", 1, flag_values=_FLAGS)
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds per turn.", 2, flag_values=_FLAGS)
 _PARTS = flags.DEFINE_list(
     "parts", ["big", "small", "bytes", "lanes", "model"], "What to run.",
@@ -90,7 +90,7 @@ def cost(
     """Says what a round costs with so many lanes.
 
     The server's machine sends to each other one and takes in each lane's sum, through a
-    link of `bandwidth` bytes a second. Lanes of equal length.
+    link of `bandwidth` bytes per second. Lanes of equal length.
 
     Example:
       >>> parts = Parts(0.1, 0.001, 0.01, 0.01, 10**6, 1.0, 0.5)
@@ -216,8 +216,8 @@ def _model(big: dict[str, Any]) -> dict[str, Any]:
     )
     bandwidth = _GBITS.value * 1e9 / 8
     print(
-        f"model: {_GBITS.value:g} Gbit/s, {_PER_NODE.value} lanes a machine, parts one "
-        "after the other"
+        f"model: {_GBITS.value:g} Gbit/s, {_PER_NODE.value} lanes per machine, parts "
+        "one after the other"
     )
     print(f"{'lanes':>6}{'clients':>9}{'work':>9}{'broadcast':>11}{'sums':>9}{'server':>9}"
           f"{'total s':>9}{'at work':>9}")  # fmt: skip

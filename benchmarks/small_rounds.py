@@ -27,7 +27,7 @@ _TASKS = flags.DEFINE_list(
 )
 _USERS = flags.DEFINE_integer("users", 100, "Users per round.", 1, flag_values=_FLAGS)
 _ROUNDS = flags.DEFINE_integer("rounds", 6, "Rounds per turn.", 2, flag_values=_FLAGS)
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", 1, flag_values=_FLAGS)
+_REPEATS = flags.DEFINE_integer("repeats", 1, "Turns.", 1, flag_values=_FLAGS)
 _PFL = flags.DEFINE_string(
     "pfl_python", None, "Python with pfl-research; none: skip.", flag_values=_FLAGS
 )
@@ -55,6 +55,8 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"--tasks: no {unknown}; there are {list(EXAMPLES)}")
     if _PFL.value and not pathlib.Path(_PFL.value).is_file():
         raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
+    if not _PFL.value:
+        print("skipped pfl-research: --pfl_python is not given", flush=True)
     found: dict[str, Times] = {task: {} for task in _TASKS.value}
     for turn in range(_REPEATS.value):
         for task, times in found.items():

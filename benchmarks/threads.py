@@ -1,6 +1,6 @@
 """Times a round under different lanes and thread pools.
 
-    python -m benchmarks.threads --repeats=2
+    python -m benchmarks.threads --repeats=2 --rounds=4
 
 The same round as in `benchmarks.round_time`, on the local runtime. Every combination
 runs in a fresh process, in turn, and the best round of each counts. `lanes=1 intra=2`
@@ -34,8 +34,8 @@ COMBINATIONS = (
     (4, 1, 4),
 )
 
-_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds in one turn.", lower_bound=2)
-_REPEATS = flags.DEFINE_integer("repeats", 2, "Turns.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "Rounds in one turn.", lower_bound=2)
+_REPEATS = flags.DEFINE_integer("repeats", 1, "Turns.", lower_bound=1)
 _OUT = flags.DEFINE_string("out", "results/threads", "Folder for JSON.")
 
 

@@ -34,7 +34,7 @@ RECYCLED = 10
 def responses(
     k: int, momentum: float, curvature: float, rounds: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what iterates and broadcasts hear of each round's noise.
+    """Returns how much of each round's noise iterates and broadcasts carry.
 
     Args:
       k: How many checkpoints are averaged in training; 1 for none.
