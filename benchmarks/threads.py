@@ -2,10 +2,10 @@
 
     python -m benchmarks.threads --repeats=2 --rounds=4
 
-The same round as in `benchmarks.round_time`, on the local runtime. Every combination
-runs in a fresh process, in turn, and the best round of each counts. `lanes=1 intra=2`
-is what TensorFlow does by itself: one client after the other, all cores inside each
-operation.
+The same round as in `benchmarks.round_time`, on the local runtime. The combinations
+run one after the other, each in a fresh process, and the best round of each counts.
+`lanes=1 intra=2` is what TensorFlow does by itself: one client after the other, all
+cores inside each operation.
 """
 
 import datetime

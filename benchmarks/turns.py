@@ -1,4 +1,4 @@
-"""Running systems in turn, each in a process of its own, and what they ran on."""
+"""Runs systems one after the other, each in its own process; says what they ran on."""
 
 import contextlib
 import datetime

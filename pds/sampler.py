@@ -60,12 +60,12 @@ class Sampler:
     """Draws a cohort for every round under a participation schema.
 
     With one group, cohorts come from it. With two, `schedule` gives the share of the
-    first. A user is taken once a round at most, whichever group it comes from, and
+    first. A user is taken at most once per round, whichever group it comes from, and
     participations in either group count together.
 
     Attributes:
       groups: One or two groups.
-      cohort_size: Users a round.
+      cohort_size: Users per round.
       rounds: Rounds of the run.
       participation: The schema; the same object the privacy plan gets.
       seed: Any integer.

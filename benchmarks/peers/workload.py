@@ -68,7 +68,8 @@ def sentences(
     """Returns int64 [count, steps + 1] for each user: token ids, then padding.
 
     Lengths are those of forum posts, about 13 of 20 tokens on average and often all
-    of them, so that whoever computes on padding pays for it. Words follow a power law.
+    of them, so that a system that computes on padding pays for it. Words follow a
+    power law.
     """
     rng = np.random.default_rng(seed)
     places = np.arange(task.steps + 1)

@@ -4,6 +4,8 @@ import pathlib
 import subprocess
 import sys
 
+from tests import forked
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = [
     "--rounds=8",
@@ -22,20 +24,25 @@ FLAGS = [
 ]
 
 
-def command(store, out, *more):
-    """Returns the command of a run."""
-    return [
-        sys.executable, "-m", "stackoverflow.train",
-        f"--store={store}", f"--out={out}", *FLAGS, *more,
-    ]  # fmt: skip
+_PROGRAM = "from stackoverflow import train; train.entry_point()"
 
 
-def run(store, out, *more, before=(), **options):
-    """Runs it to its end; `before` comes before the command."""
+def flags(store, out, *more):
+    """Returns the flags of a run."""
+    return [f"--store={store}", f"--out={out}", *FLAGS, *more]
+
+
+def run(store, out, *more, before=()):
+    """Runs it to its end from nothing; `before` comes before the command."""
+    binary = [sys.executable, "-m", "stackoverflow.train"]
     return subprocess.run(
-        [*before, *command(store, out, *more)],
+        [*before, *binary, *flags(store, out, *more)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        **options,
     )
+
+
+def run_forked(store, out, *more):
+    """Runs it to its end, with TensorFlow loaded already."""
+    return forked.run(_PROGRAM, *flags(store, out, *more))

@@ -263,7 +263,7 @@ def test_all_nodes_agree_with_tensorflow_privacy(n, between, most):
 @pytest.mark.parametrize("length", [1, 3, 16, 100])
 @pytest.mark.parametrize("sigma", [0.5, 3.0])
 def test_restarted_tree_agrees_with_tensorflow_privacy(epochs, length, sigma):
-    """Restarted once an epoch, a user in each epoch once."""
+    """Restarted once per epoch, a user in each epoch once."""
     from tensorflow_privacy.privacy.analysis import tree_aggregation_accountant as tfp
 
     from tff_agg.privacy import rho_of_per_node

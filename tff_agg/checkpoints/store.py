@@ -143,7 +143,7 @@ class CheckpointStore:
         return found
 
     def has_rounds(self) -> bool:
-        """Tells whether anything was ever saved here, damaged or not."""
+        """Returns whether anything was ever saved here, damaged or not."""
         return bool(manifests.manifest_rounds(self._manifests))
 
     def iterate(

@@ -47,7 +47,7 @@ class Judging:
 
 
 class Scored(NamedTuple):
-    """What a candidate has come to.
+    """The result of a candidate.
 
     Attributes:
       values: By the model ('broadcast', 'UTA_inf 100'), the metrics' means over the

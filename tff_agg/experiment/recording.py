@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
-    """What a finished run has come to.
+    """The result of a finished run.
 
     Attributes:
       folder: The run's folder.
@@ -103,12 +103,12 @@ class Recorder:
 
     def start(self, done: int, past: Sequence[loop.Past]) -> None:
         """Makes tables and event files say what the ledger says, and opens them."""
-        rows = [_row(p.round, p.metrics, p.told["epsilon_so_far"]) for p in past]
+        rows = [_row(p.round, p.metrics, p.reported["epsilon_so_far"]) for p in past]
         if rows:
             self._open_metrics(rows)
         timing = [{"round": p.round, "seconds": p.seconds} for p in past]
         self._restore(self._timing, timing)
-        validated = [(p.round, p.told["validation"]) for p in past]
+        validated = [(p.round, p.reported["validation"]) for p in past]
         validation = [r for n, scores in validated for r in self._score_rows(n, scores)]
         self._restore(self._validation, validation)
         if self._test is not None:

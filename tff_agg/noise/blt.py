@@ -22,7 +22,7 @@ from tff_agg.noise.mechanism import Mechanism, Stream
 
 
 def blt_from(
-    decays: tuple[float, ...], weights: tuple[float, ...], **told: Any
+    decays: tuple[float, ...], weights: tuple[float, ...], **reported: Any
 ) -> Mechanism:
     """Builds the mechanism with the given θ (decays) and ω (weights).
 
@@ -30,7 +30,7 @@ def blt_from(
       decays: θ, one for each buffer, each in (0, 1).
       weights: ω, one for each buffer, not negative, adding up to at most 1; the
         coefficients then fall and the sensitivity has a closed form.
-      **told: Further parameters to report.
+      **reported: Further parameters to report.
 
     Example:
       >>> blt_from((0.5,), (0.25,)).toeplitz(4)
@@ -69,7 +69,7 @@ def blt_from(
         stream=Stream(start, step),
         matrix=lambda n: toeplitz.explicit(column(n)),
         buffers=len(theta),
-        parameters={"decays": list(theta), "weights": list(omega), **told},
+        parameters={"decays": list(theta), "weights": list(omega), **reported},
         toeplitz=column,
     )
 
@@ -123,8 +123,8 @@ def blt(
         ),
     )
     theta, omega = found
-    told = {key: value for key, value in inputs.items() if key != "kind"}
-    return blt_from(tuple(theta), tuple(omega), optimised_for=told)
+    reported = {key: value for key, value in inputs.items() if key != "kind"}
+    return blt_from(tuple(theta), tuple(omega), optimised_for=reported)
 
 
 def check_schema(rounds: int, separation: int | None, participations: int) -> int:

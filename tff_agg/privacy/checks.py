@@ -42,7 +42,7 @@ def check_epsilon(value: float) -> float:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tells whether a value is a real number, and no bool."""
+    """Returns whether a value is a real number, and no bool."""
     kinds = (int, float, np.integer, np.floating)
     return isinstance(value, kinds) and not isinstance(value, bool)
 

@@ -78,7 +78,7 @@ class AtMostOnce:
         return ((i,) for i in range(rounds))
 
     def may_join(self, t: int, history: History) -> np.ndarray:
-        """Tells which users may take part in round `t`, given what they did before."""
+        """Returns which users may take part in round `t`, given their past rounds."""
         return history.times == 0
 
     def violation(self, rounds: Sequence[int]) -> str | None:
@@ -173,7 +173,7 @@ class MinSeparation:
         return extend(())
 
     def may_join(self, t: int, history: History) -> np.ndarray:
-        """Tells which users may take part in round `t`, given what they did before."""
+        """Returns which users may take part in round `t`, given their past rounds."""
         return (t - history.last >= self.separation) & (
             history.times < _or_unlimited(self.max_participations)
         )
@@ -223,7 +223,7 @@ class FixedEpochOrder:
     where E is the epoch length.
 
     Attributes:
-      epoch_length: Rounds an epoch.
+      epoch_length: Rounds per epoch.
       epochs: The most participations of one user; None for as many as fit.
 
     Example:
@@ -276,7 +276,7 @@ class FixedEpochOrder:
             yield from itertools.combinations(own, min(limit, len(own)))
 
     def may_join(self, t: int, history: History) -> np.ndarray:
-        """Tells which users may take part in round `t`, given what they did before."""
+        """Returns which users may take part in round `t`, given their past rounds."""
         return (history.times == 0) | (
             (t > history.last)
             & ((t - history.first) % self.epoch_length == 0)
@@ -329,7 +329,7 @@ def check_schema(schema: Any) -> Participation:
 
 
 def implies(kept: Participation, claimed: Participation, rounds: int) -> bool:
-    """Tells whether whoever keeps one schema keeps another as well.
+    """Returns whether a sampler that keeps one schema keeps another as well.
 
     Args:
       kept: What a sampler does.

@@ -90,7 +90,7 @@ def run(
     # Told to its end, and no earlier state left that holds the secret seed.
     finished = (
         history is not None
-        and config.rounds in history.told
+        and config.rounds in history.reported
         and store.rounds("state") == [config.rounds]
     )
     if finished and recorder.is_tested() and config.rounds in store.rounds("aggregate"):
