@@ -1,9 +1,10 @@
-"""Runs `python -m stackoverflow.train` on a tiny configuration."""
+"""Tiny runs: of `python -m stackoverflow.train`, and configurations of the library."""
 
 import pathlib
 import subprocess
 import sys
 
+from stackoverflow.task import StackOverflowConfig
 from tests import forked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -22,6 +23,26 @@ FLAGS = [
     "--insecure_noise_seed=7",
     "--group_users=1",
 ]
+
+
+TINY = {
+    "rounds": 6,
+    "clients_per_round": 4,
+    "max_sentences": 20,
+    "embedding_size": 4,
+    "lstm_size": 6,
+    "averager": "uta",
+    "k": 2,
+    "noise_multiplier": 0.5,
+    "evaluate_every": 2,
+    "validation_examples": 60,
+    "test_examples": 60,
+}
+
+
+def tiny_config(store, **changes):
+    """Returns a configuration; what is alike in all tests is compiled once."""
+    return StackOverflowConfig(**({"store": store} | TINY | changes))
 
 
 _PROGRAM = "from stackoverflow import train; train.entry_point()"

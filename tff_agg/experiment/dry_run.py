@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
     """
 
     plan: privacy.PrivacyPlan
-    members: Any
+    members: privacy.Sampler
     disk: needs.Disk
     done: int
     first_round: float
@@ -115,7 +115,10 @@ def estimate(
 
 
 def _time_rounds(
-    process: Any, task: Task, members: Any, clock: Callable[[], float]
+    process: Any,
+    task: Task,
+    members: privacy.Sampler,
+    clock: Callable[[], float],
 ) -> tuple[float, float]:
     """Returns the seconds of a first round and of one after it."""
     state = task.first_state(process)

@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 class Observer:
     """Receives what happens while a run goes on; override what you need."""
 
-    def on_plan(self, plan: privacy.PrivacyPlan, cohorts: Any) -> None:
+    def on_plan(self, plan: privacy.PrivacyPlan, cohorts: privacy.Sampler) -> None:
         """Receives the privacy plan before anything is computed."""
 
     def on_disk(self, disk: needs.Disk) -> None:
