@@ -3,6 +3,7 @@
 It needs numpy only, so that it runs in the environment of every peer.
 """
 
+import argparse
 import dataclasses
 
 import numpy as np
@@ -60,6 +61,16 @@ TASKS: dict[str, Sentences | Pictures] = {
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 0.3
 CLIENT_RATE = 0.5
+
+
+def arguments() -> argparse.Namespace:
+    """Parses the command line of a peer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--users", type=int, required=True)
+    parser.add_argument("--examples", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
 
 
 def sentences(

@@ -116,24 +116,12 @@ def banded(
     if not isinstance(bands, int) or not 1 <= bands <= rounds:
         raise ValueError(f"bands must be from 1 to rounds={rounds}, got {bands!r}")
     toeplitz.error_weights(1, metric)
-    inputs = {
-        "kind": "banded",
-        "rounds": rounds,
-        "bands": bands,
-        "separation": separation,
-        "participations": participations,
-        "momentum_decay": momentum_decay,
-        "metric": metric,
-    }
-    found = caches.cached(
-        cache,
-        inputs,
-        lambda: _optimise(
-            rounds, bands, separation, participations, momentum_decay, metric
-        ),
-    )
-    reported = {key: value for key, value in inputs.items() if key != "kind"}
-    return banded_from(found, optimised_for=reported)
+    found, inputs = caches.optimised(
+        "banded", cache, _optimise,
+        rounds=rounds, bands=bands, separation=separation,
+        participations=participations, momentum_decay=momentum_decay, metric=metric,
+    )  # fmt: skip
+    return banded_from(found, optimised_for=inputs)
 
 
 def _optimise(

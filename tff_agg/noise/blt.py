@@ -106,25 +106,12 @@ def blt(
         raise ValueError(f"buffers must be an integer from 1 to 8, got {buffers!r}")
     separation = check_schema(rounds, separation, participations)
     toeplitz.error_weights(1, metric)
-    inputs = {
-        "kind": "blt",
-        "rounds": rounds,
-        "buffers": buffers,
-        "separation": separation,
-        "participations": participations,
-        "momentum_decay": momentum_decay,
-        "metric": metric,
-    }
-    found = caches.cached(
-        cache,
-        inputs,
-        lambda: _optimise(
-            rounds, buffers, separation, participations, momentum_decay, metric
-        ),
-    )
-    theta, omega = found
-    reported = {key: value for key, value in inputs.items() if key != "kind"}
-    return blt_from(tuple(theta), tuple(omega), optimised_for=reported)
+    (theta, omega), inputs = caches.optimised(
+        "blt", cache, _optimise,
+        rounds=rounds, buffers=buffers, separation=separation,
+        participations=participations, momentum_decay=momentum_decay, metric=metric,
+    )  # fmt: skip
+    return blt_from(tuple(theta), tuple(omega), optimised_for=inputs)
 
 
 def check_schema(rounds: int, separation: int | None, participations: int) -> int:

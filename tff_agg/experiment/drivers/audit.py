@@ -51,12 +51,8 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
         return processes.build_dp_ftrl_process(
             trainer,
             plan=plan,
-            averager=config.build_averager(),
             server_learning_rate=learning_rate,
-            server_momentum=config.server_momentum,
-            nesterov=config.nesterov,
-            step_from=config.step_from,
-            on_non_finite=config.on_non_finite,
+            **process_cache.server_arguments(config),
         )
 
     def start(process: Any, seed: tuple[int, int] | None) -> Any:
