@@ -237,8 +237,8 @@ def judge(task: StackOverflow, folder: str | os.PathLike) -> dict[bool, Curve]:
 
     config, folder = task.config, pathlib.Path(folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
-    validate = recording.Evaluation(task, "heldout", config.validation_examples)
-    test = recording.Evaluation(task, "test", config.test_examples)
+    validate = recording.SampleScorer(task, "heldout", config.validation_examples)
+    test = recording.SampleScorer(task, "test", config.test_examples)
     broadcast = tables.read_columns(
         folder / "validation.csv", {"weights": "aggregate", "group": "all"}
     )

@@ -134,7 +134,7 @@ def _time_rounds(
 def _time_validation(task: Task, clock: Callable[[], float]) -> float:
     """Returns the seconds of a validation after the first, which compiles."""
     wanted = task.config.validation_examples
-    validate = recording.Evaluation(task, "heldout", wanted)
+    validate = recording.SampleScorer(task, "heldout", wanted)
     weights = task.initial_weights()
     validate(weights)
     begin = clock()

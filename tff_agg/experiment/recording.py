@@ -50,7 +50,7 @@ class Observer:
         """Receives the result."""
 
 
-class Evaluation:
+class SampleScorer:
     """Scores weights on a fixed sample, over all and apart for each group."""
 
     def __init__(self, task: Task, split: str, examples: int):
@@ -95,11 +95,11 @@ class Recorder:
         self._tests = tables.RoundTable(folder / "test.csv", columns)
         self._timing = tables.RoundTable(folder / "timing.csv", ["round", "seconds"])
         wanted = self._config.validation_examples
-        self._validate = Evaluation(task, "heldout", wanted)
+        self._validate = SampleScorer(task, "heldout", wanted)
         # Where the test data are to be left alone, the sample is not even drawn.
-        self._test: Evaluation | None = None
+        self._test: SampleScorer | None = None
         if wanted := self._config.test_examples:
-            self._test = Evaluation(task, "test", wanted)
+            self._test = SampleScorer(task, "test", wanted)
 
     def start(self, done: int, past: Sequence[loop.Past]) -> None:
         """Makes tables and event files say what the ledger says, and opens them."""
