@@ -156,7 +156,7 @@ def test_an_empty_split_leaves_no_folder(run, make_task, tmp_path, monkeypatch):
 
 
 def test_the_report_says_how_many_rounds_are_done(run, make_task, tmp_path):
-    config = make_task(noise_multiplier=2.0, insecure_noise_seed=None)
+    config = make_task(insecure_noise_seed=None)
     folder, seen = tmp_path / "run", []
 
     class Look(StopAfter):
