@@ -19,27 +19,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 
 from benchmarks import own_flags
 
-_FLAGS = flags.FlagValues()
-_OPACUS = flags.DEFINE_string(
-    "opacus", None, "Python of an environment with Opacus.", flag_values=_FLAGS
-)
-_JAX_PRIVACY = flags.DEFINE_string(
-    "jax_privacy", None, "Python of one with JAX Privacy.", flag_values=_FLAGS
-)
-_EXAMPLES = flags.DEFINE_integer(
-    "examples", 50_000, "Rows of the linear layer.", flag_values=_FLAGS
-)
-_IMAGES = flags.DEFINE_integer(
-    "images", 32, "Images in a batch of the network.", flag_values=_FLAGS
-)
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Best of so many.", flag_values=_FLAGS)
-_OUT = flags.DEFINE_string(
-    "out", "results/per_example", "Folder for the JSON.", flag_values=_FLAGS
-)
+_FLAGS = own_flags.OwnFlags()
+_OPACUS = _FLAGS.string("opacus", None, "Python of an environment with Opacus.")
+_JAX_PRIVACY = _FLAGS.string("jax_privacy", None, "Python of one with JAX Privacy.")
+_EXAMPLES = _FLAGS.integer("examples", 50_000, "Rows of the linear layer.")
+_IMAGES = _FLAGS.integer("images", 32, "Images in a batch of the network.")
+_REPEATS = _FLAGS.integer("repeats", 3, "Best of so many.")
+_OUT = _FLAGS.string("out", "results/per_example", "Folder for the JSON.")
 
 WIDTH, CLASSES = 1280, 100
 CLIP_NORM = 1.0
@@ -156,4 +145,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

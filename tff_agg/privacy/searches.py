@@ -1,7 +1,7 @@
 """What a search over private runs means for the guarantee, in numbers and in words.
 
-Whoever picks a run, or a way to use it, by looking at several runs has released
-something about all of them. Every run is a Gaussian mechanism, so all runs together are
+Picking a run, or a way to use it, by looking at several runs releases something about
+all of them. Every run is a Gaussian mechanism, so all runs together are
 one as well: their ρ add up, and ε follows from the sum by the plan's own conversion.
 """
 
