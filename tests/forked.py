@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -63,14 +64,17 @@ def _server() -> tuple[socket.socket, subprocess.Popen]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
+            process_group=0,
         )
-    atexit.register(_end, ours, process)
+    atexit.register(_end, process)
     return ours, process
 
 
-def _end(server: socket.socket, process: subprocess.Popen) -> None:
-    server.close()
-    process.wait()
+def _end(process: subprocess.Popen) -> None:
+    """Ends the process that is forked, and a program that may still run."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def run(
@@ -97,7 +101,7 @@ def run(
         try:
             code = server.recv(100)
         except TimeoutError:
-            process.kill()
+            _end(process)
             _server.cache_clear()
             raise
         for stream in (out, err):
