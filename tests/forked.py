@@ -22,11 +22,12 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _SERVER = """
-import json, os, socket, sys
+import gc, json, os, socket, sys
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 from tff_agg.runtime import quiet
 quiet.quiet_tensorflow()
 import stackoverflow.task, tff_agg.experiment.drivers.train, tff_agg.learning.process
+gc.freeze()  # What is imported is no garbage of a program, and need not be copied.
 tests = socket.socket(fileno=int(sys.argv[1]))
 while True:
     message, streams, _, _ = socket.recv_fds(tests, 1 << 20, 2)

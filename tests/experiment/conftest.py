@@ -30,8 +30,8 @@ def finished(token_store, tmp_path_factory):
 @pytest.fixture
 def make_config(token_store):
     def make(**changes):
-        known = {"insecure_noise_seed": 7}
-        return train_binary.tiny_config(token_store, **(known | changes))
+        values = {"store": token_store, "insecure_noise_seed": 7} | changes
+        return train_binary.tiny_config(**values)
 
     return make
 

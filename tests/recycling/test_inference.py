@@ -438,9 +438,7 @@ def test_the_baseline_is_the_untuned_average_of_earlier_work():
 def test_rounds_without_a_checkpoint_are_refused(store):
     load = functools.partial(store.load, name="iterate")
     with pytest.raises(ValueError, match="round 99"):
-        inference.score_grid(
-            load, range(25), [99], inference.Grid(), score=lambda w: {}
-        )
+        inference.score_grid(load, range(25), [99], inference.Grid(), score=dict)
     with pytest.raises(ValueError, match="99"):
         aggregate_outputs(
             load,
