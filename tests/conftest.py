@@ -1,7 +1,6 @@
 """The order of the suite: quick tests, the longest files, then short files again."""
 
 import collections
-import gc
 import pathlib
 
 _HERE = pathlib.Path(__file__).parent
@@ -26,13 +25,3 @@ def pytest_collection_modifyitems(items):
         return int(slow[item.path] > 0), -slow[item.path]
 
     items.sort(key=place)
-
-
-def pytest_collection_finish():
-    """Leaves what was imported for the tests, TensorFlow above all, out of collections.
-
-    It is no garbage, and looking at its million objects again and again takes longer
-    than many a test.
-    """
-    gc.collect()
-    gc.freeze()
