@@ -44,7 +44,7 @@ demo: install ## train on embedded data, compare, print a table, draw a picture
 demo-full: install ## the same, and without the shift as well
 	@$(PY) -m stackoverflow.demo --out=results/demo
 
-bench: install ## the measurements behind the documentation, one after the other
+bench: install ## the measurements behind the documentation: half an hour on two cores
 	@for name in mechanisms noise_step server_step round_time small_rounds threads one_pass \
 	    quadratic tail_averaging training_average prepare_speed runtime_memory scale per_example; do \
 	  echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name || exit 1; done

@@ -1,4 +1,4 @@
-r"""Runs one benchmark in this checkout and in another, in turn, and compares figures.
+r"""Runs one benchmark alternately in this checkout and in another; compares figures.
 
 The benchmark must print JSON as its last line, and be there in both checkouts under the
 same name. Each run is a fresh process. The smallest figure of all runs counts: what

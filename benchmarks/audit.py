@@ -14,7 +14,6 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from absl import app, flags
 from scipy.stats import binomtest
 
 from benchmarks import own_flags
@@ -22,32 +21,17 @@ from tff_agg import averaging, noise, privacy
 from tff_agg.audit import canaries, exposure, findings, simulation, threats
 
 # Flags of its own: tests import this module beside others that have some.
-_FLAGS = flags.FlagValues()
-_ROUNDS = flags.DEFINE_integer("rounds", 64, "Rounds of a run.", flag_values=_FLAGS)
-_CANARIES = flags.DEFINE_integer(
-    "canaries", 4000, "Canaries of a run.", flag_values=_FLAGS
+_FLAGS = own_flags.OwnFlags()
+_ROUNDS = _FLAGS.integer("rounds", 64, "Rounds of a run.")
+_CANARIES = _FLAGS.integer("canaries", 4000, "Canaries of a run.")
+_MULTIPLIER = _FLAGS.float("noise_multiplier", 1.0, "Noise over sensitivity.")
+_MOMENTUM = _FLAGS.float("momentum", 0.9, "The server's momentum.")
+_WINDOW = _FLAGS.integer("window", 16, "Checkpoints of UTA and OPA.")
+_SEED = _FLAGS.integer("seed", 0, "For directions, coins and noise.")
+_FALSE_ALARMS = _FLAGS.integer(
+    "false_alarms", 0, "Audit so many sound runs of 400 canaries instead."
 )
-_MULTIPLIER = flags.DEFINE_float(
-    "noise_multiplier", 1.0, "Noise over sensitivity.", flag_values=_FLAGS
-)
-_MOMENTUM = flags.DEFINE_float(
-    "momentum", 0.9, "The server's momentum.", flag_values=_FLAGS
-)
-_WINDOW = flags.DEFINE_integer(
-    "window", 16, "Checkpoints of UTA and OPA.", flag_values=_FLAGS
-)
-_SEED = flags.DEFINE_integer(
-    "seed", 0, "For directions, coins and noise.", flag_values=_FLAGS
-)
-_FALSE_ALARMS = flags.DEFINE_integer(
-    "false_alarms",
-    0,
-    "Audit so many sound runs of 400 canaries instead.",
-    flag_values=_FLAGS,
-)
-_OUT = flags.DEFINE_string(
-    "out", "results/audit", "Folder for the JSON.", flag_values=_FLAGS
-)
+_OUT = _FLAGS.string("out", "results/audit", "Folder for the JSON.")
 
 
 def mechanisms(n: int) -> dict[str, noise.Mechanism]:
@@ -166,4 +150,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

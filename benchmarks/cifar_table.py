@@ -17,7 +17,7 @@ import statistics
 import time
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks import own_flags
 from cifar.task import Cifar, CifarConfig
@@ -26,18 +26,12 @@ from tff_agg.experiment import flag_fields, process_cache, recording, tables, te
 from tff_agg.experiment.drivers import evaluate, train
 from tff_agg.recycling import inference
 
-_FLAGS = flags.FlagValues()
-_ROWS = flags.DEFINE_list(
-    "rows", ["c100_baseline_eps1"], "Flag files of cifar/configs.", flag_values=_FLAGS
-)
-_RATES = flags.DEFINE_list(
-    "learning_rates", [], "To choose from; none: the row's own.", flag_values=_FLAGS
-)
-_SEEDS = flags.DEFINE_integer("seeds", 5, "Runs of each row.", flag_values=_FLAGS)
-_MORE = flags.DEFINE_list(
-    "more", [], "Further flags of cifar.train for all runs.", flag_values=_FLAGS
-)
-_OUT = flags.DEFINE_string("out", "results/cifar", "Folder.", flag_values=_FLAGS)
+_FLAGS = own_flags.OwnFlags()
+_ROWS = _FLAGS.list("rows", ["c100_baseline_eps1"], "Flag files of cifar/configs.")
+_RATES = _FLAGS.list("learning_rates", [], "To choose from; none: the row's own.")
+_SEEDS = _FLAGS.integer("seeds", 5, "Runs of each row.")
+_MORE = _FLAGS.list("more", [], "Further flags of cifar.train for all runs.")
+_OUT = _FLAGS.string("out", "results/cifar", "Folder.")
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / "cifar" / "configs"
 _TUNING_SEED = 100
@@ -191,4 +185,4 @@ def table(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

@@ -116,7 +116,7 @@ class Child:
         os.read(self._ready, 1)
 
     def ended(self) -> bool:
-        """Tells whether it has ended by itself; raises if it has failed."""
+        """Returns whether it has ended by itself; raises if it has failed."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             self._check(status)
@@ -161,7 +161,9 @@ def _where(folder: pathlib.Path) -> str:
     newest = max(int(p.stem) for p in (store / "manifests").glob("*.json"))
     if newest > history.last:
         return "between save and ledger"
-    return "in a round" if newest in history.told or newest == 0 else "while telling"
+    return (
+        "in a round" if newest in history.reported or newest == 0 else "while reporting"
+    )
 
 
 def contents(folder: pathlib.Path) -> dict[Any, Any]:
@@ -182,7 +184,7 @@ def contents(folder: pathlib.Path) -> dict[Any, Any]:
     assert history is not None
     for number, record in history.rounds.items():
         found["ledger", number] = {k: v for k, v in record.items() if k != "seconds"}
-        found["told", number] = json.dumps(history.told.get(number))
+        found["reported", number] = json.dumps(history.reported.get(number))
     events: collections.Counter[Any] = collections.Counter()
     for path in (folder / "tensorboard").glob("events.*"):
         try:
@@ -214,7 +216,7 @@ class Tally:
             return self._begun.value - 1
 
     def strike(self, child: Child, folder: pathlib.Path) -> str | None:
-        """Kills and says where it struck; None if the run has come to its end."""
+        """Kills and says where it struck; None if the run has ended."""
         with self._kills.get_lock():
             if self._kills.value < self._wanted:
                 if (where := child.kill(folder)) is not None:

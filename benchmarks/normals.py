@@ -16,21 +16,16 @@ import numpy as np
 import scipy.integrate
 import scipy.optimize
 import scipy.stats
-from absl import app, flags
 
 from benchmarks import own_flags
 from tff_agg import noise
 from tff_agg.noise import normals
 
 # Flags of its own: tests import this module beside others that have some.
-_FLAGS = flags.FlagValues()
-_MULTIPLIER = flags.DEFINE_float(
-    "noise_multiplier", 0.341, "σ of the plan.", flag_values=_FLAGS
-)
-_ROUNDS = flags.DEFINE_integer("rounds", 2000, "Rounds of the run.", flag_values=_FLAGS)
-_OUT = flags.DEFINE_string(
-    "out", "results/normals", "Folder for the JSON.", flag_values=_FLAGS
-)
+_FLAGS = own_flags.OwnFlags()
+_MULTIPLIER = _FLAGS.float("noise_multiplier", 0.341, "σ of the plan.")
+_ROUNDS = _FLAGS.integer("rounds", 2000, "Rounds of the run.")
+_OUT = _FLAGS.string("out", "results/normals", "Folder for the JSON.")
 
 # The uniforms of TensorFlow's own normals are at least 1e-7.
 TENSORFLOW_BOUND = math.sqrt(-2 * math.log(1e-7))
@@ -142,4 +137,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

@@ -1,19 +1,37 @@
 """Flags that a benchmark has for itself, so that tests can import several."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 from absl import app, flags
 
 
-def parser(values: flags.FlagValues) -> Callable[[Sequence[str]], list[str]]:
-    """Returns what `app.run` parses flags with: the program's become `values` too."""
+class OwnFlags:
+    """The flags of one benchmark, apart from those of all others.
 
-    def parse(arguments: Sequence[str]) -> list[str]:
-        flags.FLAGS.append_flag_values(values)
-        for name in values:
-            flags.FLAGS.register_key_flag_for_module(arguments[0], values[name])
+    Example:
+      _FLAGS = OwnFlags()
+      _ROUNDS = _FLAGS.integer('rounds', 5, 'Rounds.', lower_bound=1)
+      _FLAGS.run(main)
+    """
+
+    def __init__(self) -> None:
+        """Starts without any."""
+        self._values = flags.FlagValues()
+        own = {"flag_values": self._values}
+        self.integer = functools.partial(flags.DEFINE_integer, **own)
+        self.float = functools.partial(flags.DEFINE_float, **own)
+        self.string = functools.partial(flags.DEFINE_string, **own)
+        self.list = functools.partial(flags.DEFINE_list, **own)
+
+    def run(self, main: Callable[[list[str]], None]) -> None:
+        """Runs the benchmark: its flags become the program's, too."""
+        app.run(main, flags_parser=self._parse)
+
+    def _parse(self, arguments: Sequence[str]) -> list[str]:
+        flags.FLAGS.append_flag_values(self._values)
+        for name in self._values:
+            flags.FLAGS.register_key_flag_for_module(arguments[0], self._values[name])
         rest = app.parse_flags_with_usage(arguments)
-        values.mark_as_parsed()
+        self._values.mark_as_parsed()
         return rest
-
-    return parse

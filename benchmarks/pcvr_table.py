@@ -138,7 +138,7 @@ class Study:
         last = evaluate(jax.device_get(process.aggregate(state)), sample)
         found: dict[str, Any] = {"last": last["all"]["auc_loss"], "curve": curve}
         if grid.methods():
-            for score in inference.evaluate(
+            for score in inference.score_grid(
                 kept.__getitem__, list(kept), [STEPS], grid,
                 score=lambda weights: evaluate(weights, sample)["all"],
                 judge=task.judge(), predict=task.predictor(),

@@ -1,4 +1,4 @@
-r"""Clipped gradients of single examples a second: a linear layer, and WRN-16-4.
+r"""Clipped gradients of single examples per second: a linear layer, and WRN-16-4.
 
     python -m benchmarks.per_example --opacus=opacus/bin/python \
         --jax_privacy=jax_privacy/bin/python
@@ -19,34 +19,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 
 from benchmarks import own_flags
 
-_FLAGS = flags.FlagValues()
-_OPACUS = flags.DEFINE_string(
-    "opacus", None, "Python of an environment with Opacus.", flag_values=_FLAGS
-)
-_JAX_PRIVACY = flags.DEFINE_string(
-    "jax_privacy", None, "Python of one with JAX Privacy.", flag_values=_FLAGS
-)
-_EXAMPLES = flags.DEFINE_integer(
-    "examples", 50_000, "Rows of the linear layer.", flag_values=_FLAGS
-)
-_IMAGES = flags.DEFINE_integer(
-    "images", 32, "Images in a batch of the network.", flag_values=_FLAGS
-)
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Best of so many.", flag_values=_FLAGS)
-_OUT = flags.DEFINE_string(
-    "out", "results/per_example", "Folder for the JSON.", flag_values=_FLAGS
-)
+_FLAGS = own_flags.OwnFlags()
+_OPACUS = _FLAGS.string("opacus", None, "Python of an environment with Opacus.")
+_JAX_PRIVACY = _FLAGS.string("jax_privacy", None, "Python of one with JAX Privacy.")
+_EXAMPLES = _FLAGS.integer("examples", 50_000, "Rows of the linear layer.")
+_IMAGES = _FLAGS.integer("images", 32, "Images in a batch of the network.")
+_REPEATS = _FLAGS.integer("repeats", 3, "Best of so many.")
+_OUT = _FLAGS.string("out", "results/per_example", "Folder for the JSON.")
 
 WIDTH, CLASSES = 1280, 100
 CLIP_NORM = 1.0
 
 
 def rate(run: Callable[[], Any], count: int, repeats: int) -> float:
-    """Returns gradients a second, of the fastest run after one that compiles."""
+    """Returns gradients per second, of the fastest run after one that compiles."""
     import jax
 
     jax.block_until_ready(run())
@@ -132,13 +121,13 @@ def main(argv: list[str]) -> None:
     del argv
     repeats = _REPEATS.value
     layer = linear_rates(_EXAMPLES.value, repeats)
-    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients a second:")
+    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients per second:")
     for name, value in layer.items():
         print(f"  {name:<12}{value:>12,.0f}")
     ratio = layer["closed form"] / layer["vmap"]
     print(f"  closed form over vmap: {ratio:.1f}", flush=True)
     network: dict[str, Any] = {"this": network_rate(_IMAGES.value, repeats)}
-    print("WRN-16-4, gradients a second:")
+    print("WRN-16-4, gradients per second:")
     print(f"  {'this':<12}{network['this']:>12.2f}", flush=True)
     for name, python, module in (
         ("Opacus", _OPACUS.value, "opacus_gradients"),
@@ -148,6 +137,8 @@ def main(argv: list[str]) -> None:
             by_batch = peer(python, module, _IMAGES.value, repeats)
             network[name] = max(by_batch.values())
             print(f"  {name:<12}{network[name]:>12.2f} of {by_batch}", flush=True)
+        else:
+            print(f"  skipped {name}: its Python is not given", flush=True)
     if others := [value for name, value in network.items() if name != "this"]:
         print(f"  this over the better peer: {network['this'] / max(others):.2f}")
     folder = pathlib.Path(_OUT.value)
@@ -157,4 +148,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

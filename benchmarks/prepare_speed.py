@@ -42,7 +42,7 @@ class Measured:
       sentences: How many sentences.
       seconds: From the start of the command to its end.
       memory_mb: The largest sum of the memory of all its processes (shared pages are
-        shared out), sampled ten times a second.
+        shared out), sampled ten times per second.
       store_mb: The size of the store.
     """
 

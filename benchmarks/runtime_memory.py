@@ -13,27 +13,18 @@ from collections.abc import Callable
 
 import numpy as np
 import psutil
-from absl import app, flags
 
 from benchmarks import own_flags
 from tff_agg.runtime.quiet import quiet_tensorflow
 
 # Flags of its own: tests import this module beside others that have some.
-_FLAGS = flags.FlagValues()
-_ROUNDS = flags.DEFINE_integer("rounds", 200, "How many rounds.", flag_values=_FLAGS)
-_WARM_UP = flags.DEFINE_integer(
-    "warm_up", 20, "The round to compare with.", flag_values=_FLAGS
-)
-_LARGEST = flags.DEFINE_integer(
-    "largest_cohort", 40, "Cohorts have 1 to this many.", flag_values=_FLAGS
-)
-_WIDTH = flags.DEFINE_integer(
-    "width", 600, "Hidden units; parameters are its square.", flag_values=_FLAGS
-)
-_RUNTIME = flags.DEFINE_string("runtime", "local", "Which runtime.", flag_values=_FLAGS)
-_OUT = flags.DEFINE_string(
-    "out", "results/runtime_memory", "Where the results go.", flag_values=_FLAGS
-)
+_FLAGS = own_flags.OwnFlags()
+_ROUNDS = _FLAGS.integer("rounds", 200, "How many rounds.")
+_WARM_UP = _FLAGS.integer("warm_up", 20, "The round to compare with.")
+_LARGEST = _FLAGS.integer("largest_cohort", 40, "Cohorts have 1 to this many.")
+_WIDTH = _FLAGS.integer("width", 600, "Hidden units; parameters are its square.")
+_RUNTIME = _FLAGS.string("runtime", "local", "Which runtime.")
+_OUT = _FLAGS.string("out", "results/runtime_memory", "Where the results go.")
 
 
 def resident_megabytes() -> float:
@@ -132,4 +123,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

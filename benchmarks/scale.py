@@ -21,28 +21,21 @@ import statistics
 import sys
 from typing import Any, NamedTuple
 
-from absl import app, flags
+from absl import app
 
 from benchmarks import own_flags, turns
 
 # Flags of its own: tests import this module beside others that have some.
-_FLAGS = flags.FlagValues()
-_LANES = flags.DEFINE_integer("lanes", 2, "Lanes of both.", 1, flag_values=_FLAGS)
-_TURNS = flags.DEFINE_integer("turns", 2, "Turns.", 1, flag_values=_FLAGS)
-_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds per turn.", 2, flag_values=_FLAGS)
-_PARTS = flags.DEFINE_list(
-    "parts", ["big", "small", "bytes", "lanes", "model"], "What to run.",
-    flag_values=_FLAGS,
+_FLAGS = own_flags.OwnFlags()
+_LANES = _FLAGS.integer("lanes", 2, "Lanes of both.", 1)
+_TURNS = _FLAGS.integer("turns", 1, "Turns.", 1)
+_ROUNDS = _FLAGS.integer("rounds", 5, "Rounds per turn.", 2)
+_PARTS = _FLAGS.list(
+    "parts", ["big", "small", "bytes", "lanes", "model"], "What to run."
 )  # fmt: skip
-_GBITS = flags.DEFINE_float(
-    "gigabits", 10.0, "The model's bandwidth of a machine.", flag_values=_FLAGS
-)
-_PER_NODE = flags.DEFINE_integer(
-    "lanes_per_node", 16, "The model's lanes of a machine.", 1, flag_values=_FLAGS
-)
-_OUT = flags.DEFINE_string(
-    "out", "results/scale", "Folder for JSON.", flag_values=_FLAGS
-)
+_GBITS = _FLAGS.float("gigabits", 10.0, "The model's bandwidth of a machine.")
+_PER_NODE = _FLAGS.integer("lanes_per_node", 16, "The model's lanes of a machine.", 1)
+_OUT = _FLAGS.string("out", "results/scale", "Folder for JSON.")
 
 RUNTIMES = ("local", "ray")
 _MODULES = {"big": "round_local", "small": "small_local"}
@@ -90,7 +83,7 @@ def cost(
     """Says what a round costs with so many lanes.
 
     The server's machine sends to each other one and takes in each lane's sum, through a
-    link of `bandwidth` bytes a second. Lanes of equal length.
+    link of `bandwidth` bytes per second. Lanes of equal length.
 
     Example:
       >>> parts = Parts(0.1, 0.001, 0.01, 0.01, 10**6, 1.0, 0.5)
@@ -212,12 +205,12 @@ def _model(big: dict[str, Any]) -> dict[str, Any]:
     )
     print(
         "\nmeasured parts: "
-        + ", ".join(_told(*item) for item in parts._asdict().items())
+        + ", ".join(_shown(*item) for item in parts._asdict().items())
     )
     bandwidth = _GBITS.value * 1e9 / 8
     print(
-        f"model: {_GBITS.value:g} Gbit/s, {_PER_NODE.value} lanes a machine, parts one "
-        "after the other"
+        f"model: {_GBITS.value:g} Gbit/s, {_PER_NODE.value} lanes per machine, parts "
+        "one after the other"
     )
     print(f"{'lanes':>6}{'clients':>9}{'work':>9}{'broadcast':>11}{'sums':>9}{'server':>9}"
           f"{'total s':>9}{'at work':>9}")  # fmt: skip
@@ -236,9 +229,9 @@ def _model(big: dict[str, Any]) -> dict[str, Any]:
     return {"parts": parts._asdict(), "table": found}
 
 
-def _told(name: str, value: float) -> str:
+def _shown(name: str, value: float) -> str:
     return f"{name} {value:,}" if name == "bytes" else f"{name} {value * 1000:.2f} ms"
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

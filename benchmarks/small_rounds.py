@@ -16,24 +16,18 @@ import statistics
 import sys
 from typing import Any
 
-from absl import app, flags
+from absl import app
 
 from benchmarks import own_flags, turns
 
 # Flags of its own: tests import this module beside others that have some.
-_FLAGS = flags.FlagValues()
-_TASKS = flags.DEFINE_list(
-    "tasks", ["lstm", "logistic", "cnn"], "What to run.", flag_values=_FLAGS
-)
-_USERS = flags.DEFINE_integer("users", 100, "Users per round.", 1, flag_values=_FLAGS)
-_ROUNDS = flags.DEFINE_integer("rounds", 6, "Rounds per turn.", 2, flag_values=_FLAGS)
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Turns.", 1, flag_values=_FLAGS)
-_PFL = flags.DEFINE_string(
-    "pfl_python", None, "Python with pfl-research; none: skip.", flag_values=_FLAGS
-)
-_OUT = flags.DEFINE_string(
-    "out", "results/small_rounds", "Folder for JSON.", flag_values=_FLAGS
-)
+_FLAGS = own_flags.OwnFlags()
+_TASKS = _FLAGS.list("tasks", ["lstm", "logistic", "cnn"], "What to run.")
+_USERS = _FLAGS.integer("users", 100, "Users per round.", 1)
+_ROUNDS = _FLAGS.integer("rounds", 6, "Rounds per turn.", 2)
+_REPEATS = _FLAGS.integer("repeats", 1, "Turns.", 1)
+_PFL = _FLAGS.string("pfl_python", None, "Python with pfl-research; none: skip.")
+_OUT = _FLAGS.string("out", "results/small_rounds", "Folder for JSON.")
 
 EXAMPLES = {"lstm": 8, "logistic": 20, "cnn": 20}
 _NAMES = {
@@ -55,6 +49,8 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"--tasks: no {unknown}; there are {list(EXAMPLES)}")
     if _PFL.value and not pathlib.Path(_PFL.value).is_file():
         raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
+    if not _PFL.value:
+        print("skipped pfl-research: --pfl_python is not given", flush=True)
     found: dict[str, Times] = {task: {} for task in _TASKS.value}
     for turn in range(_REPEATS.value):
         for task, times in found.items():
@@ -133,4 +129,4 @@ def _report(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=own_flags.parser(_FLAGS))
+    _FLAGS.run(main)

@@ -1,11 +1,11 @@
 """Times a round under different lanes and thread pools.
 
-    python -m benchmarks.threads --repeats=2
+    python -m benchmarks.threads --repeats=2 --rounds=4
 
-The same round as in `benchmarks.round_time`, on the local runtime. Every combination
-runs in a fresh process, in turn, and the best round of each counts. `lanes=1 intra=2`
-is what TensorFlow does by itself: one client after the other, all cores inside each
-operation.
+The same round as in `benchmarks.round_time`, on the local runtime. The combinations
+run one after the other, each in a fresh process, and the best round of each counts.
+`lanes=1 intra=2` is what TensorFlow does by itself: one client after the other, all
+cores inside each operation.
 """
 
 import datetime
@@ -34,8 +34,10 @@ COMBINATIONS = (
     (4, 1, 4),
 )
 
-_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds in one turn.", lower_bound=2)
-_REPEATS = flags.DEFINE_integer("repeats", 2, "Turns.", lower_bound=1)
+_USERS = flags.DEFINE_integer("users", 16, "Clients in a round.", lower_bound=1)
+_SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences each.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "Rounds in one turn.", lower_bound=2)
+_REPEATS = flags.DEFINE_integer("repeats", 1, "Turns.", lower_bound=1)
 _OUT = flags.DEFINE_string("out", "results/threads", "Folder for JSON.")
 
 
@@ -43,6 +45,7 @@ def run(lanes: int, intra: int, inter: int, rounds: int) -> list[float]:
     """Returns the seconds of the rounds after the first, which compiles."""
     command = [sys.executable, "-m", "benchmarks.round_local", f"--rounds={rounds}"]
     command += [f"--lanes={lanes}", f"--intra_op={intra}", f"--inter_op={inter}"]
+    command += [f"--users={_USERS.value}", f"--sentences={_SENTENCES.value}"]
     environment = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = processes.run(
         command,

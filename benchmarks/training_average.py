@@ -34,7 +34,7 @@ RECYCLED = 10
 def responses(
     k: int, momentum: float, curvature: float, rounds: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what iterates and broadcasts hear of each round's noise.
+    """Returns how much of each round's noise iterates and broadcasts carry.
 
     Args:
       k: How many checkpoints are averaged in training; 1 for none.
@@ -80,7 +80,7 @@ def noise_left(
 
 
 def is_stable(k: int, momentum: float, product: float) -> bool:
-    """Tells whether training converges at this effective rate times curvature."""
+    """Returns whether training converges at this effective rate times curvature."""
     rate = product * (1 - momentum) * (k + 1) / 2
     mean = np.append(np.full(k, 1 / k), 0.0)
     velocity = mean + momentum * np.eye(k + 1)[k]

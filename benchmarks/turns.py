@@ -1,4 +1,4 @@
-"""Running systems in turn, each in a process of its own, and what they ran on."""
+"""Runs systems one after the other, each in its own process; says what they ran on."""
 
 import contextlib
 import datetime
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def run(command: list[str], *, onednn: bool = False) -> dict[str, Any]:
-    """Runs a command in the checkout and returns the JSON of its last line.
+    """Runs a command in the checkout and returns the last line of JSON that it prints.
 
     Args:
       command: Program and arguments.
@@ -46,10 +46,11 @@ def run(command: list[str], *, onednn: bool = False) -> dict[str, Any]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    lines = output.strip().splitlines()
-    if process.returncode or not lines or not lines[-1].startswith("{"):
+    # Not the last line alone: Ray may print messages of its own behind it.
+    found = [line for line in output.splitlines() if line.startswith("{")]
+    if process.returncode or not found:
         raise RuntimeError(f"{' '.join(command)} failed:\n{(output + errors)[-3000:]}")
-    return json.loads(lines[-1])
+    return json.loads(found[-1])
 
 
 def circumstances() -> dict[str, Any]:

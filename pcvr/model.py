@@ -7,7 +7,7 @@ Every layer is told apart into what it multiplies and what comes out, because DP
 needs the norm of each example's gradient. `clipped_sum` finds it in closed form: of a
 dense layer the gradient is the outer product of input and output gradient, whose norm
 is the product of norms; of a table it is one row. No example's gradient is ever laid
-out, and the clipped sum comes from one product of matrices a layer.
+out, and the clipped sum comes from one product of matrices per layer.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,6 +22,16 @@ class Group(NamedTuple):
     users: np.ndarray
 
 
+def sizes_in_words(groups: Sequence[Group]) -> str:
+    """Says how many users each group has.
+
+    Example:
+      >>> sizes_in_words(everyone([3, 4]))
+      'all: 2'
+    """
+    return ", ".join(f"{group.name}: {len(group.users):,}" for group in groups)
+
+
 def everyone(users: Sequence[int] | np.ndarray, name: str = "all") -> tuple[Group]:
     """Returns one group of all users: no distribution shift.
 

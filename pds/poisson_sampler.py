@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pds.groups import Group
+from pds.groups import Group, sizes_in_words
 from pds.schedule import Schedule
 from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 
@@ -56,7 +56,7 @@ class PoissonSampler:
         if not np.array_equal(every, np.arange(len(every))):
             raise ValueError(
                 "groups: every example must be in one group, numbered from 0; got "
-                + ", ".join(f"{g.name}: {len(g.users):,}" for g in self.groups)
+                + sizes_in_words(self.groups)
             )
         smallest = min(self.groups, key=lambda group: len(group.users))
         if not 1 <= self.batch_size <= len(smallest.users):
@@ -128,10 +128,10 @@ class PoissonSampler:
 
     def describe(self) -> str:
         """Says in words which examples are taken when."""
-        sizes = ", ".join(f"{g.name}: {len(g.users):,}" for g in self.groups)
         parts = [
             f"batches of {self.batch_size:,} on average in {self.rounds:,} steps, "
-            f"drawn from {self.population_size:,} examples ({sizes})",
+            f"drawn from {self.population_size:,} examples "
+            f"({sizes_in_words(self.groups)})",
             self.participation.describe(),
         ]
         if self.schedule is not None:

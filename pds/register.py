@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tff_agg.privacy.participation import History, Participation, check_schema
+from tff_agg.privacy.participation import Participation, check_schema
+from tff_agg.privacy.user_rounds import History
 
 
 class Register:
@@ -16,7 +17,7 @@ class Register:
         self._history = History.empty(population)
 
     def _allowed(self, users: np.ndarray, t: int) -> np.ndarray:
-        """Tells which users may take part in round `t`."""
+        """Returns which users may take part in round `t`."""
         return self._schema.may_join(t, self._history.of(users))
 
     def take(
@@ -60,7 +61,7 @@ class _CyclicRegister(Register):
         ]
 
     def _allowed(self, users: np.ndarray, t: int) -> np.ndarray:
-        """Tells which users are new; those of the cycle's round are taken first."""
+        """Returns which users are new; those of the cycle's round are taken first."""
         return self._history.times[users] == 0
 
     def take(

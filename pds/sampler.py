@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pds.groups import Group
+from pds.groups import Group, sizes_in_words
 from pds.register import make_register
 from pds.schedule import Schedule
 from tff_agg.privacy.participation import Participation
@@ -60,12 +60,12 @@ class Sampler:
     """Draws a cohort for every round under a participation schema.
 
     With one group, cohorts come from it. With two, `schedule` gives the share of the
-    first. A user is taken once a round at most, whichever group it comes from, and
+    first. A user is taken at most once per round, whichever group it comes from, and
     participations in either group count together.
 
     Attributes:
       groups: One or two groups.
-      cohort_size: Users a round.
+      cohort_size: Users per round.
       rounds: Rounds of the run.
       participation: The schema; the same object the privacy plan gets.
       seed: Any integer.
@@ -166,10 +166,9 @@ class Sampler:
     def describe(self) -> str:
         """Says in words who takes part when."""
         population = np.unique(np.concatenate([g.users for g in self.groups]))
-        sizes = ", ".join(f"{g.name}: {len(g.users):,}" for g in self.groups)
         parts = [
             f"cohorts of {self.cohort_size} in {self.rounds:,} rounds, drawn from "
-            f"{len(population):,} users ({sizes})",
+            f"{len(population):,} users ({sizes_in_words(self.groups)})",
             self.participation.describe(),
         ]
         if self.schedule is not None:

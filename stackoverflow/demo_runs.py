@@ -64,7 +64,7 @@ METHODS: Mapping[str, Method] = {
 
 
 class Curve(NamedTuple):
-    """What one model of a run has come to.
+    """The result of one model of a run.
 
     Attributes:
       rounds: Where the validation accuracy was measured.
@@ -211,10 +211,10 @@ def validated_rounds(config: StackOverflowConfig) -> list[int]:
 def run_one(
     config: StackOverflowConfig, folder: str | os.PathLike, observer: Any, cache: Any
 ) -> tuple[dict[bool, Curve], Any]:
-    """Trains a run, or goes on with it, and judges it.
+    """Trains a run, or resumes it, and judges it.
 
     Returns:
-      By whether it is recycled, what the run has come to; and its privacy plan.
+      By whether it is recycled, the result of the run; and its privacy plan.
     """
     from tff_agg.experiment.drivers import train
 
@@ -237,8 +237,8 @@ def judge(task: StackOverflow, folder: str | os.PathLike) -> dict[bool, Curve]:
 
     config, folder = task.config, pathlib.Path(folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
-    validate = recording.Evaluation(task, "heldout", config.validation_examples)
-    test = recording.Evaluation(task, "test", config.test_examples)
+    validate = recording.SampleScorer(task, "heldout", config.validation_examples)
+    test = recording.SampleScorer(task, "test", config.test_examples)
     broadcast = tables.read_columns(
         folder / "validation.csv", {"weights": "aggregate", "group": "all"}
     )

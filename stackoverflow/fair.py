@@ -114,7 +114,7 @@ def candidate(
 
 
 class Found(NamedTuple):
-    """What a point has come to in the search.
+    """The result of a point in the search.
 
     Attributes:
       point: The point.

@@ -67,7 +67,7 @@ def dtype_of(value: Leaf) -> np.dtype:
 
 
 def shapes_agree(a: Leaf, b: Leaf) -> bool:
-    """Tells whether two leaves have one shape; what a graph leaves open may differ."""
+    """Returns whether two shapes are equal; what a graph leaves open may differ."""
     first, second = np.shape(a), np.shape(b)
     for one, other in ((first, second), (second, first)):
         if hasattr(one, "is_compatible_with"):
@@ -76,7 +76,7 @@ def shapes_agree(a: Leaf, b: Leaf) -> bool:
 
 
 def is_floating(value: Leaf) -> bool:
-    """Tells whether a leaf holds real floating-point numbers (bfloat16 included)."""
+    """Returns whether a leaf holds real floating-point numbers (bfloat16 included)."""
     dtype = dtype_of(value)
     return np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
 

@@ -1,4 +1,4 @@
-"""Clipped gradients a second of WRN-16-4 with JAX Privacy.
+"""Clipped gradients per second of WRN-16-4 with JAX Privacy.
 
     python -m benchmarks.peers.jax_privacy_gradients --images=32 --repeats=3
 
@@ -7,7 +7,7 @@ To be run with the Python of an environment of its own:
     python3.11 -m venv jax_privacy; jax_privacy/bin/pip install jax-privacy==2.0.0
 
 The network is this project's, with convolutions of JAX and their own gradients. The
-last line printed is JSON: gradients a second by micro-batch size.
+last line printed is JSON: gradients per second by micro-batch size.
 """
 
 import argparse

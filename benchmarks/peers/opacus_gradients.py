@@ -1,4 +1,4 @@
-"""Clipped gradients a second of WRN-16-4 with Opacus on PyTorch.
+"""Clipped gradients per second of WRN-16-4 with Opacus on PyTorch.
 
     python -m benchmarks.peers.opacus_gradients --images=32 --repeats=3
 
@@ -8,7 +8,7 @@ To be run with the Python of an environment of its own:
 
 The network has group normalisation and plain convolutions: Opacus knows no gradients of
 a standardised kernel, so that it has less to do. The last line printed is JSON:
-gradients a second by batch size.
+gradients per second by batch size.
 """
 
 import argparse

@@ -10,7 +10,6 @@ To be run with the Python of an environment of its own:
 The last line printed is JSON: seconds and processor seconds of each round.
 """
 
-import argparse
 import json
 import time
 from typing import Any
@@ -94,12 +93,7 @@ def tensors(task: Any, users: int, examples: int) -> list[tuple[Any, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--task", choices=sorted(workload.TASKS), required=True)
-    parser.add_argument("--users", type=int, required=True)
-    parser.add_argument("--examples", type=int, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    given = workload.arguments()
     import torch
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams

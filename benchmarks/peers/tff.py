@@ -6,7 +6,6 @@ Both of TFF's loops over a client's data take turns, on TFF's own worker. The la
 printed is JSON: seconds and processor seconds of each round, by loop.
 """
 
-import argparse
 import json
 import os
 import time
@@ -15,12 +14,7 @@ from benchmarks.peers import keras_models, workload
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--task", choices=sorted(workload.TASKS), required=True)
-    parser.add_argument("--users", type=int, required=True)
-    parser.add_argument("--examples", type=int, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+    given = workload.arguments()
     import psutil
     import tensorflow as tf
     import tensorflow_federated as tff

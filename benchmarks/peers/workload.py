@@ -3,6 +3,7 @@
 It needs numpy only, so that it runs in the environment of every peer.
 """
 
+import argparse
 import dataclasses
 
 import numpy as np
@@ -62,13 +63,24 @@ NOISE_MULTIPLIER = 0.3
 CLIENT_RATE = 0.5
 
 
+def arguments() -> argparse.Namespace:
+    """Parses the command line of a peer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--users", type=int, required=True)
+    parser.add_argument("--examples", type=int, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
+
+
 def sentences(
     task: Sentences, users: int, count: int, seed: int = 0
 ) -> list[np.ndarray]:
     """Returns int64 [count, steps + 1] for each user: token ids, then padding.
 
     Lengths are those of forum posts, about 13 of 20 tokens on average and often all
-    of them, so that whoever computes on padding pays for it. Words follow a power law.
+    of them, so that a system that computes on padding pays for it. Words follow a
+    power law.
     """
     rng = np.random.default_rng(seed)
     places = np.arange(task.steps + 1)

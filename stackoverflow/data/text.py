@@ -134,7 +134,7 @@ def _sentences(row: dict[str, Any], where: str) -> Iterator[dict[str, str]]:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _is_day(text: str) -> bool:
-    """Tells whether a text is YYYY-MM-DD, as the preparation will read it."""
+    """Returns whether a text is YYYY-MM-DD, as the preparation will read it."""
     try:
         pa.array([text]).cast(pa.date32())
     except pa.ArrowInvalid:

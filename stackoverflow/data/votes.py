@@ -4,7 +4,7 @@ A vocabulary with a guarantee needs a bound on what one user can change. Here a 
 votes for at most `cap` different words, once for each: the words that the user wrote
 most often. Which of equally frequent words they are is decided by a hash of user and
 word, and by nothing else. So a user's votes depend on the user's own sentences alone,
-and leaving a user out changes at most `cap` votes, whoever else is there.
+and leaving a user out changes at most `cap` votes, whatever other users do.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Chooses the words of a vocabulary: by their counts, or by votes with noise.
 
-What a vocabulary with noise has spent is kept with it, and goes on with a preparation
+What a vocabulary with noise has spent is kept with it, and stays with a preparation
 that is started over: the words that were replaced have been seen.
 """
 

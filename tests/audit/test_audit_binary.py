@@ -3,20 +3,17 @@
 import contextlib
 import dataclasses
 import json
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from stackoverflow.data import prepared
 from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tests import forked
 from tff_agg.experiment import canary_audit, cohorts, run_folder
 from tff_agg.experiment.drivers import audit as driver
 from tff_agg.experiment.runs import Run
 
 CANARIES = 150
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +51,8 @@ def folder(token_store, tmp_path):
 @pytest.mark.slow
 def test_a_sound_run_passes_and_its_report_says_so(folder):
     flags = (f"--canaries={CANARIES}", "--window=2", "--insecure_seed=1")
-    done = subprocess.run(
-        [sys.executable, "-m", "stackoverflow.audit", f"--run={folder}", *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    program = "from stackoverflow import audit; audit.entry_point()"
+    done = forked.run(program, f"--run={folder}", *flags)
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("claimed epsilon ")

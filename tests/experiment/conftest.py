@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from stackoverflow.data import prepared
-from stackoverflow.task import StackOverflow, StackOverflowConfig
+from stackoverflow.task import StackOverflow
 from tests.experiment import train_binary
 from tff_agg.experiment import process_cache
 
@@ -30,22 +30,8 @@ def finished(token_store, tmp_path_factory):
 @pytest.fixture
 def make_config(token_store):
     def make(**changes):
-        values = {
-            "store": token_store,
-            "rounds": 6,
-            "clients_per_round": 4,
-            "max_sentences": 20,
-            "embedding_size": 4,
-            "lstm_size": 6,
-            "averager": "uta",
-            "k": 2,
-            "noise_multiplier": 0.5,
-            "insecure_noise_seed": 7,
-            "evaluate_every": 2,
-            "validation_examples": 60,
-            "test_examples": 60,
-        }
-        return StackOverflowConfig(**(values | changes))
+        values = {"store": token_store, "insecure_noise_seed": 7} | changes
+        return train_binary.tiny_config(**values)
 
     return make
 

@@ -5,10 +5,10 @@ import pathlib
 import resource
 import shutil
 import subprocess
-import sys
 
 import pytest
 
+from tests import forked
 from tests.experiment import train_binary
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
@@ -54,8 +54,8 @@ def left_over(folder):
     return [p for p in folder.rglob("*") if any(name in p.name for name in names)]
 
 
-def assert_told(process, *words):
-    """Asserts that an error was told in one message with these words."""
+def assert_reported(process, *words):
+    """Asserts that an error was reported in one message with these words."""
     assert process.returncode == 2, process.stderr
     assert "Traceback" not in process.stderr
     message = process.stderr.rstrip().splitlines()[-1]
@@ -83,7 +83,6 @@ def limit(self, done, facts):
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_200, 10_200))
 
 terminal.TrainingBar.on_round = limit
-sys.argv[0] = "train"
 train.entry_point()
 """
 
@@ -103,7 +102,6 @@ def fill(self, done, facts):
                 filler.write(bytes(1 << 12))
 
 terminal.TrainingBar.on_round = fill
-sys.argv[0] = "train"
 train.entry_point()
 """
 
@@ -111,28 +109,23 @@ train.entry_point()
 @pytest.mark.slow
 def test_a_disk_that_fills_and_then_is_read_only(finished, token_store, disk):
     out = disk.path / "run"
-    flags = [f"--store={token_store}", f"--out={out}", *train_binary.FLAGS]
-    done = subprocess.run(
-        [sys.executable, "-c", FILLED, disk.path / "filler", *flags],
-        cwd=train_binary.ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert_told(done, out, "the disk is full", "free space")
+    flags = train_binary.flags(token_store, out)
+    done = forked.run(FILLED, disk.path / "filler", *flags)
+    assert_reported(done, out, "the disk is full", "free space")
     assert not left_over(out)
     state = newest_state(out)
     assert 2 <= state < 8
 
     assert disk.mount("remount", "ro")
     try:
-        again = train_binary.run(token_store, out)
+        again = train_binary.run_forked(token_store, out)
     finally:
         assert disk.mount("remount", "rw")
-    assert_told(again, out, "read-only", "writable")
+    assert_reported(again, out, "read-only", "writable")
     assert newest_state(out) == state
 
     (disk.path / "filler").unlink()
-    last = train_binary.run(token_store, out)
+    last = train_binary.run_forked(token_store, out)
     assert last.returncode == 0, last.stderr
     assert f"Going on after round {state}." in last.stdout
     assert contents(out) == contents(finished[0])
@@ -146,15 +139,8 @@ def test_a_limit_on_files_and_then_a_folder_without_permission(
     if AS_EVERYBODY and not shutil.which(AS_EVERYBODY[0]):
         pytest.skip(f"root needs {AS_EVERYBODY[0]} to do without its rights")
     out = tmp_path / "run"
-    flags = [f"--store={token_store}", f"--out={out}", *train_binary.FLAGS]
-    limited = subprocess.run(
-        [sys.executable, "-c", LIMITED, *flags],
-        cwd=train_binary.ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    assert_told(limited, out, "larger than allowed", "raise the limit")
+    limited = forked.run(LIMITED, *train_binary.flags(token_store, out))
+    assert_reported(limited, out, "larger than allowed", "raise the limit")
     assert not left_over(out)
     state = newest_state(out)
     assert 2 <= state < 8
@@ -164,10 +150,10 @@ def test_a_limit_on_files_and_then_a_folder_without_permission(
         refused = train_binary.run(token_store, out, before=AS_EVERYBODY)
     finally:
         out.chmod(0o700)
-    assert_told(refused, out, "permission is denied", "writable")
+    assert_reported(refused, out, "permission is denied", "writable")
     assert newest_state(out) == state
 
-    last = train_binary.run(token_store, out)
+    last = train_binary.run_forked(token_store, out)
     assert last.returncode == 0, last.stderr
     assert contents(out) == contents(finished[0])
 
@@ -175,8 +161,8 @@ def test_a_limit_on_files_and_then_a_folder_without_permission(
 @pytest.mark.slow
 def test_a_file_in_the_place_of_the_folder(token_store, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    refused = train_binary.run(token_store, tmp_path / "file" / "run")
-    assert_told(refused, tmp_path / "file", "a file is in the place of a folder")
+    refused = train_binary.run_forked(token_store, tmp_path / "file" / "run")
+    assert_reported(refused, tmp_path / "file", "a file is in the place of a folder")
     assert (tmp_path / "file").read_text() == "in the way"
 
 

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from stackoverflow.task import StackOverflow, StackOverflowConfig
+from stackoverflow.task import StackOverflow
+from tests.experiment.train_binary import tiny_config
 from tff_agg.experiment import tables
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.drivers import train
@@ -17,11 +18,7 @@ NAMED = set(re.findall(r"`([^`]+)`", PAGE))
 
 @pytest.fixture(scope="module")
 def run(token_store, cache, tmp_path_factory):
-    config = StackOverflowConfig(
-        store=token_store, rounds=2, clients_per_round=4, max_sentences=20,
-        embedding_size=4, lstm_size=6, noise_multiplier=0.5, evaluate_every=1,
-        validation_examples=60, test_examples=60, pds=True, pds_period=4,
-    )  # fmt: skip
+    config = tiny_config(token_store, evaluate_every=3, pds=True, pds_period=4)
     folder = tmp_path_factory.mktemp("files") / "run"
     train.run(StackOverflow(config), folder, cache=cache)
     return folder

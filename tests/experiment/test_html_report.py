@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from stackoverflow.task import StackOverflow, StackOverflowConfig
+from stackoverflow.task import StackOverflow
+from tests.experiment.train_binary import tiny_config
 from tff_agg.experiment import html_page, tables
 from tff_agg.experiment.drivers import report, train
 from tff_agg.recycling import inference
@@ -21,11 +22,7 @@ BLUE = (31, 119, 180)
 
 @pytest.fixture(scope="module")
 def run(token_store, cache, tmp_path_factory):
-    config = StackOverflowConfig(
-        store=token_store, rounds=6, clients_per_round=4, max_sentences=20,
-        embedding_size=4, lstm_size=6, averager="uta", k=2, noise_multiplier=0.5,
-        evaluate_every=2, validation_examples=60, test_examples=60,
-    )  # fmt: skip
+    config = tiny_config(token_store)
     folder = tmp_path_factory.mktemp("reported") / "a <b> & c"
     train.run(StackOverflow(config), folder, cache=cache)
     return folder

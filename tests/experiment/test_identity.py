@@ -205,7 +205,7 @@ def test_a_round_is_told_after_it_is_saved_and_told_again_if_need_be(made, tmp_p
     assert heard[2] == heard[3]
     ((done, told),) = past
     assert done == 3 and [p.round for p in told] == [1, 2]
-    assert [p.told for p in told] == [{"heard": 1}, {"heard": 2}]
+    assert [p.reported for p in told] == [{"heard": 1}, {"heard": 2}]
     assert [p.metrics for p in told] == [m for _, m in heard[:2]]
 
 

@@ -24,7 +24,7 @@ class Stopped(BaseException):
 
 
 class StopAfter(recording.Observer):
-    """Ends the run when a round was told."""
+    """Ends the run when a round was reported."""
 
     def __init__(self, last):
         self._last = last
@@ -156,7 +156,7 @@ def test_an_empty_split_leaves_no_folder(run, make_task, tmp_path, monkeypatch):
 
 
 def test_the_report_says_how_many_rounds_are_done(run, make_task, tmp_path):
-    config = make_task(noise_multiplier=2.0, insecure_noise_seed=None)
+    config = make_task(insecure_noise_seed=None)
     folder, seen = tmp_path / "run", []
 
     class Look(StopAfter):
@@ -229,7 +229,7 @@ def test_lost_event_files_are_written_again(stopped, run, undisturbed):
 def test_a_run_killed_before_its_seed_was_dropped_is_not_yet_done(
     run, make_task, tmp_path, monkeypatch
 ):
-    config, folder = make_task(rounds=2, test_examples=0), tmp_path / "run"
+    config, folder = make_task(test_examples=0), tmp_path / "run"
 
     def die(store, *, last):
         if last:
@@ -239,6 +239,6 @@ def test_a_run_killed_before_its_seed_was_dropped_is_not_yet_done(
         patch.setattr(loop, "_drop_old_states", die)
         run(config, folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
-    assert store.rounds("state") == [0, 1, 2]
+    assert store.rounds("state") == [0, 1, 2, 3, 4, 5, 6]
     run(config, folder)
-    assert store.rounds("state") == [2]
+    assert store.rounds("state") == [6]

@@ -10,6 +10,7 @@ import pytest
 from absl import flags
 
 from stackoverflow.task import StackOverflow
+from tests.experiment.train_binary import tiny_config
 from tff_agg.experiment import run_list, tables
 from tff_agg.experiment.drivers import runs as driver
 from tff_agg.experiment.drivers import train
@@ -17,18 +18,12 @@ from tff_agg.experiment.drivers import train
 
 @pytest.fixture(scope="module")
 def folder(token_store, cache, tmp_path_factory):
-    from stackoverflow.task import StackOverflowConfig
-
     top = tmp_path_factory.mktemp("runs")
     for name, changes in (
         ("a", {"seed": 1}),
         ("deep/b", {"seed": 2, "insecure_noise_seed": 8}),
     ):
-        config = StackOverflowConfig(
-            store=token_store, rounds=3, clients_per_round=4, max_sentences=20,
-            embedding_size=4, lstm_size=6, noise_multiplier=0.5, evaluate_every=2,
-            validation_examples=60, test_examples=60, **changes,
-        )  # fmt: skip
+        config = tiny_config(token_store, **changes)
         train.run(StackOverflow(config), top / name, cache=cache)
     return top
 
@@ -42,7 +37,7 @@ def test_every_run_is_listed_with_what_is_its_own(folder, capsys):
     status, text = shown(capsys, folder)
     assert status == 0
     first, second = text.splitlines()[2:]
-    assert first.split()[:4] == ["a", "3", "of", "3"]
+    assert first.split()[:4] == ["a", "6", "of", "6"]
     assert second.split()[0] == os.path.join("deep", "b")
     assert first.endswith("seed=1, insecure_noise_seed=None")
     assert second.endswith("seed=2, insecure_noise_seed=8")
@@ -54,7 +49,7 @@ def test_every_run_is_listed_with_what_is_its_own(folder, capsys):
         folder / "a" / "test.csv", {"weights": "aggregate", "group": "all"}
     )["accuracy"]
     assert f"{100 * score:.2f}" in first.split()
-    assert "(round 3)" in first
+    assert "(round 6)" in first
 
 
 def test_two_runs_are_compared_in_all_that_differs(folder, capsys):
@@ -66,7 +61,7 @@ def test_two_runs_are_compared_in_all_that_differs(folder, capsys):
     assert "clip_norm" not in names
 
 
-def test_a_run_in_its_middle_and_a_damaged_one_are_told(folder, tmp_path, capsys):
+def test_a_run_in_its_middle_and_a_damaged_one_are_reported(folder, tmp_path, capsys):
     shutil.copytree(folder, tmp_path / "runs")
     book = tmp_path / "runs" / "a" / "ledger.jsonl"
     lines = book.read_text().splitlines(keepends=True)
@@ -77,7 +72,7 @@ def test_a_run_in_its_middle_and_a_damaged_one_are_told(folder, tmp_path, capsys
     config.write_text("{not json")
     status, text = shown(capsys, tmp_path / "runs")
     assert status == 1
-    assert "of 3" in text and "3 of 3" not in text and "–" in text
+    assert "of 6" in text and "6 of 6" not in text and "–" in text
     assert f"Left out: {config.parent}: {config} is damaged" in text
 
 

@@ -3,13 +3,12 @@
 import json
 import signal
 import stat
-import subprocess
-import sys
 
 import pytest
 
+from tests import forked
 from tests.experiment.run_contents import contents
-from tests.experiment.train_binary import FLAGS, ROOT, run
+from tests.experiment.train_binary import flags, run_forked
 from tests.runtime.process_ends import assert_all_end
 from tff_agg.experiment import tables
 from tff_agg.experiment.ledger import Ledger
@@ -80,7 +79,6 @@ def dying(descriptor):
     fsync(descriptor)
 
 os.fsync = dying
-sys.argv[0] = "train"
 train.entry_point()
 """
 
@@ -90,17 +88,12 @@ def test_killed_again_and_again_it_comes_to_the_same_bits(
     finished, token_store, tmp_path
 ):
     out = tmp_path / "run"
-    flags = [f"--store={token_store}", f"--out={out}", *FLAGS]
     for calls in (14, 17, 18):
-        process = subprocess.run(
-            [sys.executable, "-c", KILLED, str(calls), *flags],
-            cwd=ROOT,
-            capture_output=True,
-        )
+        process = forked.run(KILLED, str(calls), *flags(token_store, out))
         assert process.returncode == -signal.SIGKILL, process.stderr
     done = Ledger(out).read()
     assert done is not None and 2 <= done.last < 8
-    last = run(token_store, out)
+    last = run_forked(token_store, out)
     assert last.returncode == 0, last.stderr
     assert contents(out) == contents(finished[0])
 
@@ -110,37 +103,29 @@ def test_begun_on_ray_and_killed_it_leaves_nothing_and_goes_on_here_to_the_same_
     finished, token_store, tmp_path
 ):
     out, lanes = tmp_path / "run", f"--lanes={usable_cores()}"
-    flags = [f"--store={token_store}", f"--out={out}", *FLAGS]
-    with open(tmp_path / "stdout", "w+") as shown:
-        process = subprocess.run(
-            [sys.executable, "-c", KILLED, "31", *flags, "--runtime=ray", lanes],
-            cwd=ROOT,
-            stdout=shown,
-            stderr=subprocess.DEVNULL,
-        )
-        shown.seek(0)
-        family = [int(pid) for pid in shown.read().splitlines()[-1].split()]
-    assert process.returncode == -signal.SIGKILL
+    process = forked.run(KILLED, "31", *flags(token_store, out, "--runtime=ray", lanes))
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    family = [int(pid) for pid in process.stdout.splitlines()[-1].split()]
     # Ray's own processes, and the lanes.
     assert len(family) >= 3 + usable_cores()
     assert_all_end(family)
     done = Ledger(out).read()
     assert done is not None and 2 <= done.last < 8
-    last = run(token_store, out, "--runtime=local", lanes)
+    last = run_forked(token_store, out, "--runtime=local", lanes)
     assert last.returncode == 0, last.stderr
     assert contents(out) == contents(finished[0])
 
 
 @pytest.mark.slow
 def test_errors_are_one_message_without_a_traceback(token_store, tmp_path, finished):
-    changed = run(token_store, finished[0], "--k=5")
+    changed = run_forked(token_store, finished[0], "--k=5")
     assert changed.returncode == 2
     assert "k: was 2, is now 5" in changed.stderr
     assert "Traceback" not in changed.stderr
 
 
-def test_bad_flags_are_told_before_anything_is_written(token_store, tmp_path):
-    bad = run(token_store, tmp_path / "run", "--noise_multiplier=1")
+def test_bad_flags_are_reported_before_anything_is_written(token_store, tmp_path):
+    bad = run_forked(token_store, tmp_path / "run", "--noise_multiplier=1")
     assert bad.returncode == 2
     assert "exactly one of noise_multiplier" in bad.stderr
     assert "Traceback" not in bad.stderr

@@ -7,11 +7,12 @@ import sys
 import pytest
 
 from stackoverflow.data.token_store import TokenStore
+from tests import forked
 from tests.experiment.run_contents import contents
-from tests.experiment.train_binary import FLAGS, ROOT, run
+from tests.experiment.train_binary import ROOT, flags, run_forked
 from tests.runtime.process_ends import assert_all_end
 
-# The binary as it is, with a client that sends a signal and waits until it is heard.
+# The binary as it is, with a client that sends a signal and waits until it arrives.
 PROGRAM = """
 import os, signal, sys, threading
 from stackoverflow import train
@@ -19,14 +20,14 @@ from tff_agg.experiment import interruption
 from tff_agg import runtime
 
 at, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-heard, worked = threading.Event(), []
+arrived, worked = threading.Event(), []
 install, create = interruption.install, runtime.create
 
-def install_and_listen():
+def install_and_note():
     install()
     inner = signal.getsignal(number)
     def handle(*arguments):
-        heard.set()
+        arrived.set()
         inner(*arguments)
     signal.signal(number, handle)
 
@@ -34,13 +35,12 @@ def on_client(run):
     worked.append(run.position)
     if len(worked) == at:
         os.kill(os.getpid(), number)
-        assert heard.wait(60)
+        assert arrived.wait(60)
 
-interruption.install = install_and_listen
+interruption.install = install_and_note
 runtime.create = lambda name, **options: create(
     name, **options | {"on_client": on_client}
 )
-sys.argv[0] = "train"
 try:
     train.entry_point()
 finally:
@@ -49,14 +49,7 @@ finally:
 
 
 def interrupted(store, out, *, at, number):
-    flags = [f"--store={store}", f"--out={out}", *FLAGS]
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(at), str(int(number)), *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return forked.run(PROGRAM, str(at), str(int(number)), *flags(store, out))
 
 
 @pytest.mark.slow
@@ -80,7 +73,7 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on_to_the_same_bits(
     assert "Traceback" not in second.stderr
     assert "Stopped by SIGTERM. 5 of 8 rounds are done" in second.stderr
 
-    last = run(token_store, out)
+    last = run_forked(token_store, out)
     assert last.returncode == 0, last.stderr
     assert contents(out) == contents(finished[0])
 

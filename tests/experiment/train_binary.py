@@ -1,8 +1,11 @@
-"""Runs `python -m stackoverflow.train` on a tiny configuration."""
+"""Tiny runs: of `python -m stackoverflow.train`, and configurations of the library."""
 
 import pathlib
 import subprocess
 import sys
+
+from stackoverflow.task import StackOverflowConfig
+from tests import forked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = [
@@ -22,20 +25,45 @@ FLAGS = [
 ]
 
 
-def command(store, out, *more):
-    """Returns the command of a run."""
-    return [
-        sys.executable, "-m", "stackoverflow.train",
-        f"--store={store}", f"--out={out}", *FLAGS, *more,
-    ]  # fmt: skip
+TINY = {
+    "rounds": 6,
+    "clients_per_round": 4,
+    "max_sentences": 20,
+    "embedding_size": 4,
+    "lstm_size": 6,
+    "averager": "uta",
+    "k": 2,
+    "noise_multiplier": 0.5,
+    "evaluate_every": 2,
+    "validation_examples": 60,
+    "test_examples": 60,
+}
 
 
-def run(store, out, *more, before=(), **options):
-    """Runs it to its end; `before` comes before the command."""
+def tiny_config(store, **changes):
+    """Returns a configuration; what is alike in all tests is compiled once."""
+    return StackOverflowConfig(**({"store": store} | TINY | changes))
+
+
+_PROGRAM = "from stackoverflow import train; train.entry_point()"
+
+
+def flags(store, out, *more):
+    """Returns the flags of a run."""
+    return [f"--store={store}", f"--out={out}", *FLAGS, *more]
+
+
+def run(store, out, *more, before=()):
+    """Runs it to its end from nothing; `before` comes before the command."""
+    binary = [sys.executable, "-m", "stackoverflow.train"]
     return subprocess.run(
-        [*before, *command(store, out, *more)],
+        [*before, *binary, *flags(store, out, *more)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        **options,
     )
+
+
+def run_forked(store, out, *more):
+    """Runs it to its end, with TensorFlow loaded already."""
+    return forked.run(_PROGRAM, *flags(store, out, *more))

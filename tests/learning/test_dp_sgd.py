@@ -226,11 +226,11 @@ def test_the_average_starts_at_tau(step_from):
     )
     state = process.initialize(network_weights(), seed=(5, 6))
     iterates = [network_weights()["first"]]
+    other = DPSGDProcess(SampleModel(network_loss), plan=plan(noise_multiplier=1.0))
     for step in range(6):
         batch = examples(12, seed=step)
         start = {n: np.asarray(w) for n, w in state["aggregate"].items()}
         origin = state[step_from]["first"]
-        other = DPSGDProcess(SampleModel(network_loss), plan=plan(noise_multiplier=1.0))
         alone = other.initialize(start, seed=(5, 6))
         alone = alone | {"noise": state["noise"], "round": state["round"]}
         stepped, _ = other.next(alone, batch)

@@ -22,7 +22,7 @@ MECHANISMS = {
 
 
 def independent_normals(seed, like):
-    """The rows of Z that belong to a seed, one a round."""
+    """The rows of Z that belong to a seed, one per round."""
     seed = draws.seed_in("tf", seed)
     return [
         draws.normals(seed, tf.constant(t, tf.int64), like, "tf") for t in range(ROUNDS)

@@ -51,7 +51,7 @@ def explicit(mechanism, like, backend="numpy"):
 
 
 def is_square(mechanism) -> bool:
-    """Tells whether one normal a round makes the noise (no extra tree nodes)."""
+    """Returns whether one normal a round makes the noise (no extra tree nodes)."""
     return mechanism.decoder is None
 
 

@@ -11,6 +11,7 @@ from tff_agg.privacy import (
     AtMostOnce,
     MinSeparation,
     calibrate,
+    checks,
     gaussian_epsilon,
     gaussian_epsilons,
     guarantees,
@@ -124,4 +125,4 @@ def test_bad_input_is_named(make, name):
 
 def test_messages_name_the_value():
     with pytest.raises(ValueError, match=r"strictly between 0 and 1, got 1\.5"):
-        guarantees.check_delta(1.5)
+        checks.check_delta(1.5)

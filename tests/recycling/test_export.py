@@ -10,6 +10,7 @@ import scipy.stats
 
 from stackoverflow import next_words
 from stackoverflow.task import StackOverflow
+from tests import forked
 from tff_agg.experiment import exported
 from tff_agg.experiment.drivers import export
 from tff_agg.experiment.runs import Run
@@ -116,19 +117,17 @@ def test_bad_flags_are_refused_by_name(flags):
 
 @pytest.mark.slow
 def test_the_binary_answers_a_text_and_line_after_line(model):
-    def predict(*arguments, **options):
-        command = [sys.executable, "-m", "stackoverflow.predict", f"--model={model}"]
-        return subprocess.run(
-            [*command, "--words=2", *arguments],
-            capture_output=True,
-            text=True,
-            **options,
-        )
-
-    once = predict("how do", "i")
+    flags = [f"--model={model}", "--words=2"]
+    program = "from stackoverflow import predict; predict.entry_point()"
+    once = forked.run(program, *flags, "how do", "i")
     assert once.returncode == 0, once.stderr
     assert "not in the vocabulary: how, do, i" in once.stdout
     assert once.stdout.count("±") == 3
-    twice = predict(input="one\ntwo\n")
+    twice = subprocess.run(
+        [sys.executable, "-m", "stackoverflow.predict", *flags],
+        input="one\ntwo\n",
+        capture_output=True,
+        text=True,
+    )
     assert twice.returncode == 0, twice.stderr
     assert twice.stdout.count("next word") == 2

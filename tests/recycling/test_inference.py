@@ -383,7 +383,7 @@ def test_evaluate_scores_every_method_at_every_round(store):
         averagers={"mine": averaging.last()},
     )
     progress = []
-    found = inference.evaluate(
+    found = inference.score_grid(
         load,
         members,
         [10, 24],
@@ -438,7 +438,7 @@ def test_the_baseline_is_the_untuned_average_of_earlier_work():
 def test_rounds_without_a_checkpoint_are_refused(store):
     load = functools.partial(store.load, name="iterate")
     with pytest.raises(ValueError, match="round 99"):
-        inference.evaluate(load, range(25), [99], inference.Grid(), score=lambda w: {})
+        inference.score_grid(load, range(25), [99], inference.Grid(), score=dict)
     with pytest.raises(ValueError, match="99"):
         aggregate_outputs(
             load,
@@ -450,7 +450,7 @@ def test_rounds_without_a_checkpoint_are_refused(store):
             classes=2,
         )
     with pytest.raises(ValueError, match="predict"):
-        inference.evaluate(
+        inference.score_grid(
             load, range(25), [9], inference.Grid(outputs=(2,)), score=lambda w: {}
         )
 

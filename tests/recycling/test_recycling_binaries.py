@@ -11,6 +11,7 @@ from absl import flags
 
 from benchmarks import one_pass
 from stackoverflow.task import StackOverflow
+from tests import forked
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import averaging
 from tff_agg.experiment.drivers import evaluate, tune, uncertainty
@@ -264,25 +265,18 @@ def test_uncertainty_refuses_what_it_cannot_compare(runs, token_store, tmp_path)
         compare(runs=(runs[0], other))
 
 
-def run_binary(name, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", f"stackoverflow.{name}", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 def test_a_binary_from_the_command_line(own_runs, tmp_path):
     """One for all: flags, progress bars, table, files and a plain error."""
-    common = [f"--runs={','.join(own_runs)}", "--sentences=20"]
-    done = run_binary("tune", *common, f"--out={tmp_path}", "--ema=0.5,0.9")
+    command = [sys.executable, "-m", "stackoverflow.tune", f"--out={tmp_path}"]
+    command += [f"--runs={','.join(own_runs)}", "--sentences=20", "--ema=0.5,0.9"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "EMA_inf" in done.stdout and "2 private runs" in done.stdout
     assert "models: 100%" in done.stderr
     assert (tmp_path / "tuning.png").exists()
-    wrong = run_binary("uncertainty", f"--runs={tmp_path / 'absent'}")
+    program = "from stackoverflow import uncertainty; uncertainty.entry_point()"
+    wrong = forked.run(program, f"--runs={tmp_path / 'absent'}")
     assert wrong.returncode == 2
     assert "config.json" in wrong.stderr and "Traceback" not in wrong.stderr
 

@@ -11,7 +11,7 @@ def children() -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Tells whether a process runs; one that nobody has read the end of does not."""
+    """Returns whether a process runs; one that nobody has read the end of does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

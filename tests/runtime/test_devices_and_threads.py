@@ -1,24 +1,17 @@
 """Devices and thread pools, which TensorFlow fixes for a whole process."""
 
-import pathlib
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import forked
 
 
 def run(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    """Runs a program in a process of its own, in which TensorFlow has run nothing."""
+    done = forked.run(textwrap.dedent(program), timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -100,12 +93,13 @@ def test_thread_pools_are_set_before_tensorflow_runs_and_not_after():
 
 
 def test_the_package_is_light():
-    out = run(
-        """
+    program = """
         import sys
         import tff_agg.runtime, tff_agg.runtime.quiet
         print(sorted(m for m in sys.modules if m.split(".")[0] in
                      ("tensorflow", "tensorflow_federated", "jax", "numpy")))
         """
+    out = subprocess.check_output(
+        [sys.executable, "-c", textwrap.dedent(program)], cwd=forked.ROOT, text=True
     )
     assert out.strip() == "[]"

@@ -1,11 +1,6 @@
 """An error tells whose part failed and where, and nothing of anybody's data."""
 
 import collections
-import os
-import pathlib
-import subprocess
-import sys
-import textwrap
 import traceback
 
 import numpy as np
@@ -13,10 +8,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests import forked
 from tests.runtime import runtime_examples as examples
 from tff_agg import runtime
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 SECRET = 10_005
 DATA = tff.SequenceType(
@@ -235,17 +229,7 @@ with runtime.running_on(sys.argv[1]), runtime.naming(round=3):
 @pytest.mark.parametrize("name", ["local", "worker"])
 def test_a_program_prints_nothing_of_it_either(name):
     """TensorFlow's own log would: also in TFF's worker."""
-    # JAX, which TFF imports, has set it in this process.
-    environment = dict(os.environ)
-    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), name],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = forked.run(PROGRAM, name, timeout=300)
     assert done.returncode == 1
     assert "round 3" in done.stderr
     assert str(SECRET) not in done.stdout + done.stderr.replace("10_005", "")

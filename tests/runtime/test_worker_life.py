@@ -1,16 +1,13 @@
 """The worker ends when Python does, however it does."""
 
-import pathlib
 import signal
 import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from tests import forked
 from tests.runtime.process_ends import assert_all_end, is_alive
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 START = """
 import logging, os, signal
@@ -22,14 +19,7 @@ print(worker.start(), flush=True)
 
 
 def run(program: str) -> tuple[list[int], subprocess.CompletedProcess]:
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = forked.run(program, timeout=300)
     assert done.stdout, done.stderr
     return [int(pid) for pid in done.stdout.split()], done
 

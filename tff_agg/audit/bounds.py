@@ -28,7 +28,7 @@ import scipy.optimize
 from scipy.special import log_ndtr, ndtr, ndtri
 from scipy.stats import binom
 
-from tff_agg.privacy import guarantees
+from tff_agg.privacy import checks, guarantees
 
 _LARGEST_MU = 1e4
 _TOLERANCE = 1e-4
@@ -41,7 +41,7 @@ def epsilon_of(mu: float, delta: float) -> float:
       >>> round(epsilon_of(1 / 0.341, 1e-6), 2)
       17.65
     """
-    guarantees.check_delta(delta)
+    checks.check_delta(delta)
     if mu <= 0 or ndtr(mu / 2) - ndtr(-mu / 2) <= delta:
         return 0.0
     if math.isinf(mu):
@@ -235,7 +235,7 @@ def epsilon_lower_bound(
     """
     _check_guesses(correct, guesses, canaries)
     _check_confidence(confidence)
-    guarantees.check_delta(delta)
+    checks.check_delta(delta)
 
     def refuted(epsilon: float) -> bool:
         p = 1 / (1 + math.exp(-epsilon))

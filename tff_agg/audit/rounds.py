@@ -1,7 +1,7 @@
 """Running a process with canaries among its users, and keeping what an audit needs.
 
-Checkpoints are projected on the directions as they come: an audit of a thousand
-canaries keeps a thousand numbers of a checkpoint, however large the model.
+Every checkpoint is projected on the directions at once: an audit of a thousand canaries
+keeps a thousand numbers of a checkpoint, however large the model.
 """
 
 from collections.abc import Callable, Sequence

@@ -19,6 +19,7 @@ import os
 import pathlib
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -74,6 +75,16 @@ def digest_of(*parts) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
+
+
+def contiguous(array: Any) -> np.ndarray:
+    """Returns an array's items in C order, as one row."""
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def digest_of_array(array: Any) -> str:
+    """Returns the digest that names an array's content."""
+    return digest_of(contiguous(array).view(np.uint8))
 
 
 def encode(array: np.ndarray) -> list:

@@ -21,7 +21,7 @@ class RunLockedError(RuntimeError):
 class RunLock:
     """Keeps a folder for one process; the lock ends with the process, however it ends.
 
-    It ends with this object as well, so that whoever acquires it has to keep it.
+    It ends with this object as well, so that its holder has to keep a reference to it.
 
     Example:
       >>> with RunLock(folder):

@@ -76,6 +76,10 @@ class Manifest:
         items = {name: _map_arrays(self.items[name], move) for name in names}
         return Manifest(self.round, items, body.content())
 
+    def digests(self) -> dict[str, frozenset[str]]:
+        """Returns, by name, the blobs that a structure consists of."""
+        return {name: frozenset(blobs_of(tree)) for name, tree in self.items.items()}
+
     def part(self, array: dict[str, Any]) -> bytes:
         """Returns the bytes of an array that stands in the body."""
         return self.body[array["at"] : array["at"] + _size_of(array)]

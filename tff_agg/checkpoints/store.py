@@ -143,7 +143,7 @@ class CheckpointStore:
         return found
 
     def has_rounds(self) -> bool:
-        """Tells whether anything was ever saved here, damaged or not."""
+        """Returns whether anything was ever saved here, damaged or not."""
         return bool(manifests.manifest_rounds(self._manifests))
 
     def iterate(
@@ -277,7 +277,7 @@ class CheckpointStore:
         written = {}
         for number in manifests.manifest_rounds(self._manifests):
             try:
-                written[number] = _digests_by_name(self._manifest(number))
+                written[number] = self._manifest(number).digests()
             except CorruptCheckpointError as error:
                 _log.warning("Round %d is lost: %s", number, error)
         self._uses = collections.Counter()
@@ -314,7 +314,7 @@ class CheckpointStore:
             manifest = manifests.Manifest(number, encoded, body.content())
             try:
                 futures = [
-                    pool.submit(self._blobs.stage, _contiguous(value), digest)
+                    pool.submit(self._blobs.stage, blobs.contiguous(value), digest)
                     for digest, value in new.items()
                 ]
                 concurrent.futures.wait(futures)
@@ -342,7 +342,7 @@ class CheckpointStore:
         path = manifests.manifest_path(self._manifests, number)
         written = self._writer_view()
         old = _union(written.get(number, {}))
-        found = _digests_by_name(manifest)
+        found = manifest.digests()
         new = _union(found)
         # No manifest may come back, after a power failure, that names what is gone.
         sync = durable or bool(old - new)
@@ -384,24 +384,15 @@ class CheckpointStore:
 _View = dict[int, dict[str, frozenset[str]]]
 
 
-def _digests_by_name(manifest: manifests.Manifest) -> dict[str, frozenset[str]]:
-    items = manifest.items.items()
-    return {name: frozenset(manifests.blobs_of(encoded)) for name, encoded in items}
-
-
 def _union(by_name: dict[str, frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*by_name.values())
 
 
-def _contiguous(value: Any) -> np.ndarray:
-    return np.ascontiguousarray(value).reshape(-1)
-
-
-def _digest(value: Any) -> str:
-    return blobs.digest_of(_contiguous(value).view(np.uint8))
-
-
-def _digest_all(items: Mapping[str, Any], pool) -> dict[int, str]:
+def _digest_all(
+    items: Mapping[str, Any], pool: concurrent.futures.Executor
+) -> dict[int, str]:
     """Digests every large leaf once, in parallel; by the identity of the leaf."""
     found = {id(array): array for array in manifests.large_arrays(list(items.values()))}
-    return dict(zip(found, pool.map(_digest, found.values()), strict=True))
+    return dict(
+        zip(found, pool.map(blobs.digest_of_array, found.values()), strict=True)
+    )

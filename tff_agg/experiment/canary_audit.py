@@ -77,7 +77,7 @@ class Subject:
 
 
 class Outcome(NamedTuple):
-    """What an audit has come to.
+    """The result of an audit.
 
     Attributes:
       findings: One for each threat model; that of all iterates first.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from tff_agg import averaging, fields, privacy
 from tff_agg.fields import described
-from tff_agg.privacy import guarantees
+from tff_agg.privacy import checks
 
 AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 SCHEDULES = ("linear", "cosine", "step", "constant")
@@ -123,7 +123,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         fields.check(self)
-        guarantees.check_delta(self.delta)
+        checks.check_delta(self.delta)
         if self.averager == "ema" and (self.ema_weight is None) == (
             self.ema_decay is None
         ):

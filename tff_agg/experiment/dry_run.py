@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
     """
 
     plan: privacy.PrivacyPlan
-    members: Any
+    members: privacy.Sampler
     disk: needs.Disk
     done: int
     first_round: float
@@ -115,7 +115,10 @@ def estimate(
 
 
 def _time_rounds(
-    process: Any, task: Task, members: Any, clock: Callable[[], float]
+    process: Any,
+    task: Task,
+    members: privacy.Sampler,
+    clock: Callable[[], float],
 ) -> tuple[float, float]:
     """Returns the seconds of a first round and of one after it."""
     state = task.first_state(process)
@@ -131,7 +134,7 @@ def _time_rounds(
 def _time_validation(task: Task, clock: Callable[[], float]) -> float:
     """Returns the seconds of a validation after the first, which compiles."""
     wanted = task.config.validation_examples
-    validate = recording.Evaluation(task, "heldout", wanted)
+    validate = recording.SampleScorer(task, "heldout", wanted)
     weights = task.initial_weights()
     validate(weights)
     begin = clock()

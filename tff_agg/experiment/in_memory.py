@@ -47,7 +47,7 @@ class Judging:
 
 
 class Scored(NamedTuple):
-    """What a candidate has come to.
+    """The result of a candidate.
 
     Attributes:
       values: By the model ('broadcast', 'UTA_inf 100'), the metrics' means over the
@@ -100,7 +100,7 @@ def score(task: Task, judging: Judging, models: Models) -> Scored:
     from tff_agg.experiment import recording
 
     config = task.config
-    evaluate = recording.Evaluation(task, judging.split, config.validation_examples)
+    evaluate = recording.SampleScorer(task, judging.split, config.validation_examples)
     every = config.evaluate_every if judging.split == "heldout" else config.rounds + 1
     tail: collections.deque[Weights] = collections.deque(maxlen=max(judging.ks))
     found: dict[str, list[Values]] = {}

@@ -42,13 +42,13 @@ class History:
       identity: What the run was begun as.
       segments: By first round, the surroundings from there on.
       rounds: By round, its record; round 0 is the initial model.
-      told: By round, what `on_round` returned.
+      reported: By round, what `on_round` returned.
     """
 
     identity: dict[str, Any]
     segments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     rounds: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    told: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    reported: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -120,7 +120,7 @@ class Ledger:
         """Enters a round that has been saved."""
         self._append({"kind": "round", **record})
 
-    def add_told(self, number: int, facts: Mapping[str, Any] | None) -> None:
+    def add_reported(self, number: int, facts: Mapping[str, Any] | None) -> None:
         """Enters that a round has been reported; durable with the next entry."""
         entry = {"kind": "told", "round": number, "facts": dict(facts or {})}
         self._append(entry, durable=False)
@@ -197,4 +197,4 @@ def _enter(history: History, entry: dict[str, Any]) -> None:
             record = {k: v for k, v in entry.items() if k != "kind"}
             history.rounds[entry["round"]] = record
         case "told":
-            history.told[entry["round"]] = entry["facts"]
+            history.reported[entry["round"]] = entry["facts"]

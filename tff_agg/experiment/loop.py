@@ -86,13 +86,13 @@ class Past(NamedTuple):
       round: As in `Report`.
       metrics: As in `Report`.
       seconds: As in `Report`.
-      told: What `on_round` returned.
+      reported: What `on_round` returned.
     """
 
     round: int
     metrics: dict[str, Any]
     seconds: float
-    told: dict[str, Any]
+    reported: dict[str, Any]
 
 
 def train(
@@ -168,8 +168,9 @@ def train(
         _drop_old_states(store, last=done == planned)
     if on_start is not None:
         on_start(done, _past(history))
-    if on_round is not None and 0 < done == history.last and done not in history.told:
-        book.add_told(done, on_round(_stored_report(history.rounds[done], store)))
+    unreported = done == history.last and done not in history.reported
+    if on_round is not None and done > 0 and unreported:
+        book.add_reported(done, on_round(_stored_report(history.rounds[done], store)))
     while done < rounds:
         start = time.monotonic()
         clients = read(done, state)
@@ -197,9 +198,9 @@ def train(
         record["seconds"] = round(seconds, 4)
         _commit(store, book, history, known or record, state, iterate, aggregate)
         _drop_old_states(store, last=done == planned)
-        if on_round is not None and done not in history.told:
+        if on_round is not None and done not in history.reported:
             report = Report(done, metrics, iterate, aggregate, seconds)
-            book.add_told(done, on_round(report))
+            book.add_reported(done, on_round(report))
     return state
 
 
@@ -261,9 +262,9 @@ def _drop_old_states(store: checkpoints.CheckpointStore, *, last: bool) -> None:
 
 def _past(history: History) -> list[Past]:
     found = []
-    for number, told in sorted(history.told.items()):
+    for number, reported in sorted(history.reported.items()):
         record = history.rounds[number]
-        found.append(Past(number, record["metrics"], record["seconds"], told))
+        found.append(Past(number, record["metrics"], record["seconds"], reported))
     return found
 
 

@@ -17,7 +17,7 @@ _STATES = 3
 
 
 class Disk(NamedTuple):
-    """What a run writes, without tables of a few bytes a round.
+    """What a run writes, without tables of a few bytes per round.
 
     Attributes:
       rounds: How many rounds have a checkpoint in the end.

@@ -103,12 +103,19 @@ def build_dp_ftrl(task: Task, plan: privacy.PrivacyPlan) -> Any:
         }
     return process.build_dp_ftrl_process(
         model,
-        averager=config.build_averager(),
         plan=plan,
         server_learning_rate=config.server_learning_rate,
-        server_momentum=config.server_momentum,
-        nesterov=config.nesterov,
-        step_from=config.step_from,
-        on_non_finite=config.on_non_finite,
+        **server_arguments(config),
         **local,
     )
+
+
+def server_arguments(config: TrainConfig) -> dict[str, Any]:
+    """Returns how the server of DP-FTRL steps, but for its learning rate."""
+    return {
+        "averager": config.build_averager(),
+        "server_momentum": config.server_momentum,
+        "nesterov": config.nesterov,
+        "step_from": config.step_from,
+        "on_non_finite": config.on_non_finite,
+    }

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
-    """What a finished run has come to.
+    """The result of a finished run.
 
     Attributes:
       folder: The run's folder.
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
 class Observer:
     """Receives what happens while a run goes on; override what you need."""
 
-    def on_plan(self, plan: privacy.PrivacyPlan, cohorts: Any) -> None:
+    def on_plan(self, plan: privacy.PrivacyPlan, cohorts: privacy.Sampler) -> None:
         """Receives the privacy plan before anything is computed."""
 
     def on_disk(self, disk: needs.Disk) -> None:
@@ -50,7 +50,7 @@ class Observer:
         """Receives the result."""
 
 
-class Evaluation:
+class SampleScorer:
     """Scores weights on a fixed sample, over all and apart for each group."""
 
     def __init__(self, task: Task, split: str, examples: int):
@@ -95,20 +95,20 @@ class Recorder:
         self._tests = tables.RoundTable(folder / "test.csv", columns)
         self._timing = tables.RoundTable(folder / "timing.csv", ["round", "seconds"])
         wanted = self._config.validation_examples
-        self._validate = Evaluation(task, "heldout", wanted)
+        self._validate = SampleScorer(task, "heldout", wanted)
         # Where the test data are to be left alone, the sample is not even drawn.
-        self._test: Evaluation | None = None
+        self._test: SampleScorer | None = None
         if wanted := self._config.test_examples:
-            self._test = Evaluation(task, "test", wanted)
+            self._test = SampleScorer(task, "test", wanted)
 
     def start(self, done: int, past: Sequence[loop.Past]) -> None:
         """Makes tables and event files say what the ledger says, and opens them."""
-        rows = [_row(p.round, p.metrics, p.told["epsilon_so_far"]) for p in past]
+        rows = [_row(p.round, p.metrics, p.reported["epsilon_so_far"]) for p in past]
         if rows:
             self._open_metrics(rows)
         timing = [{"round": p.round, "seconds": p.seconds} for p in past]
         self._restore(self._timing, timing)
-        validated = [(p.round, p.told["validation"]) for p in past]
+        validated = [(p.round, p.reported["validation"]) for p in past]
         validation = [r for n, scores in validated for r in self._score_rows(n, scores)]
         self._restore(self._validation, validation)
         if self._test is not None:

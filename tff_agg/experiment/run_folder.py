@@ -71,7 +71,7 @@ def claim(
     folder: pathlib.Path,
     task: Task,
     plan: privacy.PrivacyPlan,
-    cohorts: Any,
+    cohorts: privacy.Sampler,
 ) -> None:
     """Writes what the run is, or checks that it is this run's folder."""
     check(folder, task)
@@ -91,7 +91,7 @@ def write_report(
     folder: pathlib.Path,
     task: Task,
     plan: privacy.PrivacyPlan,
-    cohorts: Any,
+    cohorts: privacy.Sampler,
     *,
     rounds_done: int | None,
 ) -> None:

@@ -230,10 +230,11 @@ class SampleTask(ClassifierTask):
 
         return batch
 
-    def build_process(self, plan: Any) -> Any:
+    def build_process(self, plan: privacy.PrivacyPlan) -> Any:
         """Returns the trainer."""
         from tff_agg.learning.dp_sgd import DPSGDProcess
 
+        assert isinstance(plan, privacy.DPSGDPlan)
         config = self.config
         return DPSGDProcess(
             self.sample_model(),

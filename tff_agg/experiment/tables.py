@@ -13,7 +13,7 @@ from tff_agg import files
 class RoundTable:
     """A CSV file with a fixed header whose first column is the round.
 
-    Rows are appended as they come. A process that was killed may leave half a row, or
+    Rows are appended one by one. A process that was killed may leave half a row, or
     rows of rounds that the next process computes again: `keep_until` cuts the file
     back to what is whole and not later than a round. What a run's ledger says as well
     need not be durable here: `restore` puts it back.

@@ -243,7 +243,7 @@ class Task(abc.ABC):
         """Returns the privacy plan of a run."""
         return self.config.build_plan(self.releases())
 
-    def build_sampler(self) -> Any:
+    def build_sampler(self) -> privacy.Sampler:
         """Returns who takes part in which round."""
         from tff_agg.experiment import cohorts
 
@@ -255,7 +255,7 @@ class Task(abc.ABC):
 
         return cohorts.reader(self, members)
 
-    def build_process(self, plan: Any) -> Any:
+    def build_process(self, plan: privacy.PrivacyPlan) -> Any:
         """Returns the process that the training loop drives."""
         from tff_agg.experiment import process_cache
 

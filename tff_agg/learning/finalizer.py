@@ -2,7 +2,7 @@
 
 The finalizer owns the iterate θ_t, the server momentum and the averager. What it passes
 back as the global model is the aggregate θ^AGG, so that clients train on it, and
-whoever asks the process for its model gets it.
+a caller that asks the process for its model gets it.
 """
 
 from collections import OrderedDict

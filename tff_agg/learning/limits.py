@@ -1,7 +1,7 @@
 """A plan's limits, looked at before a round begins.
 
 The aggregation refuses a round beyond the plan and a cohort above it inside the
-computation, whoever runs it. But it is the last part of a round: by then all clients
+computation, whatever runs it. But it is the last part of a round: by then all clients
 have trained in vain. Here the same is asked of the arguments, when they are given.
 """
 
@@ -9,11 +9,13 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from tff_agg.privacy import PrivacyPlan
+
 
 class _WithinPlan(tff.framework.ConcreteComputation):
     """A computation `(state, clients' data) -> …` that looks at a plan first."""
 
-    plan: Any = None
+    plan: PrivacyPlan
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         parameters = tff.structure.to_elements(self.type_signature.parameter)
@@ -24,7 +26,7 @@ class _WithinPlan(tff.framework.ConcreteComputation):
         return super().__call__(*args, **kwargs)
 
 
-def within_plan(computation: Any, plan: Any) -> Any:
+def within_plan(computation: Any, plan: PrivacyPlan) -> Any:
     """Returns a process's `next` that refuses what the plan does not cover.
 
     Inside of another TFF computation, where arguments are not known yet, it is
@@ -32,7 +34,7 @@ def within_plan(computation: Any, plan: Any) -> Any:
 
     Args:
       computation: `next` of a process of `build_dp_ftrl_process`.
-      plan: Anything with `rounds` and `cohort_size`.
+      plan: The plan.
 
     Example:
       within_plan(process.next, plan)(state, [])
@@ -46,11 +48,11 @@ def within_plan(computation: Any, plan: Any) -> Any:
     return checked
 
 
-def check(plan: Any, state: Any, clients: Any) -> None:
+def check(plan: PrivacyPlan, state: Any, clients: Any) -> None:
     """Raises if the plan does not cover another round on a state, or its cohort.
 
     Args:
-      plan: Anything with `rounds` and `cohort_size`.
+      plan: The plan.
       state: The state before the round; not looked at where it is not known yet.
       clients: The clients' data, one for each client.
 

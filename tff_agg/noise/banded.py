@@ -18,14 +18,14 @@ from tff_agg.noise.blt import check_schema
 from tff_agg.noise.mechanism import Mechanism, Stream
 
 
-def banded_from(coefficients: Any, **told: Any) -> Mechanism:
+def banded_from(coefficients: Any, **reported: Any) -> Mechanism:
     """Builds the mechanism whose C has the given diagonals.
 
     Solving Cw = z row by row takes the last b − 1 rows of w, which are the buffers.
 
     Args:
       coefficients: The diagonals of C, the main one (not zero) first.
-      **told: Further parameters to report.
+      **reported: Further parameters to report.
 
     Example:
       >>> banded_from([1.0, 0.5]).matrix(3)
@@ -58,7 +58,7 @@ def banded_from(coefficients: Any, **told: Any) -> Mechanism:
         stream=Stream(start, step),
         matrix=lambda n: toeplitz.explicit(column(n)),
         buffers=bands - 1,
-        parameters={"coefficients": diagonals.tolist(), **told},
+        parameters={"coefficients": diagonals.tolist(), **reported},
         toeplitz=column,
         bands=bands,
     )
@@ -116,24 +116,12 @@ def banded(
     if not isinstance(bands, int) or not 1 <= bands <= rounds:
         raise ValueError(f"bands must be from 1 to rounds={rounds}, got {bands!r}")
     toeplitz.error_weights(1, metric)
-    inputs = {
-        "kind": "banded",
-        "rounds": rounds,
-        "bands": bands,
-        "separation": separation,
-        "participations": participations,
-        "momentum_decay": momentum_decay,
-        "metric": metric,
-    }
-    found = caches.cached(
-        cache,
-        inputs,
-        lambda: _optimise(
-            rounds, bands, separation, participations, momentum_decay, metric
-        ),
-    )
-    told = {key: value for key, value in inputs.items() if key != "kind"}
-    return banded_from(found, optimised_for=told)
+    found, inputs = caches.optimised(
+        "banded", cache, _optimise,
+        rounds=rounds, bands=bands, separation=separation,
+        participations=participations, momentum_decay=momentum_decay, metric=metric,
+    )  # fmt: skip
+    return banded_from(found, optimised_for=inputs)
 
 
 def _optimise(

@@ -22,7 +22,7 @@ from tff_agg.noise.mechanism import Mechanism, Stream
 
 
 def blt_from(
-    decays: tuple[float, ...], weights: tuple[float, ...], **told: Any
+    decays: tuple[float, ...], weights: tuple[float, ...], **reported: Any
 ) -> Mechanism:
     """Builds the mechanism with the given θ (decays) and ω (weights).
 
@@ -30,7 +30,7 @@ def blt_from(
       decays: θ, one for each buffer, each in (0, 1).
       weights: ω, one for each buffer, not negative, adding up to at most 1; the
         coefficients then fall and the sensitivity has a closed form.
-      **told: Further parameters to report.
+      **reported: Further parameters to report.
 
     Example:
       >>> blt_from((0.5,), (0.25,)).toeplitz(4)
@@ -69,7 +69,7 @@ def blt_from(
         stream=Stream(start, step),
         matrix=lambda n: toeplitz.explicit(column(n)),
         buffers=len(theta),
-        parameters={"decays": list(theta), "weights": list(omega), **told},
+        parameters={"decays": list(theta), "weights": list(omega), **reported},
         toeplitz=column,
     )
 
@@ -106,25 +106,12 @@ def blt(
         raise ValueError(f"buffers must be an integer from 1 to 8, got {buffers!r}")
     separation = check_schema(rounds, separation, participations)
     toeplitz.error_weights(1, metric)
-    inputs = {
-        "kind": "blt",
-        "rounds": rounds,
-        "buffers": buffers,
-        "separation": separation,
-        "participations": participations,
-        "momentum_decay": momentum_decay,
-        "metric": metric,
-    }
-    found = caches.cached(
-        cache,
-        inputs,
-        lambda: _optimise(
-            rounds, buffers, separation, participations, momentum_decay, metric
-        ),
-    )
-    theta, omega = found
-    told = {key: value for key, value in inputs.items() if key != "kind"}
-    return blt_from(tuple(theta), tuple(omega), optimised_for=told)
+    (theta, omega), inputs = caches.optimised(
+        "blt", cache, _optimise,
+        rounds=rounds, buffers=buffers, separation=separation,
+        participations=participations, momentum_decay=momentum_decay, metric=metric,
+    )  # fmt: skip
+    return blt_from(tuple(theta), tuple(omega), optimised_for=inputs)
 
 
 def check_schema(rounds: int, separation: int | None, participations: int) -> int:

@@ -62,6 +62,22 @@ def cached(
     return value
 
 
+def optimised(
+    kind: str,
+    folder: str | os.PathLike | None,
+    optimise: Callable[..., np.ndarray],
+    **inputs: Any,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Returns what `optimise` finds for its inputs, in their order, and the inputs.
+
+    Example:
+      >>> optimised('ones', None, np.full, shape=2, value=1.0)
+      (array([1., 1.]), {'shape': 2, 'value': 1.0})
+    """
+    key = {"kind": kind, **inputs}
+    return cached(folder, key, lambda: optimise(*inputs.values())), inputs
+
+
 def store(path: pathlib.Path, inputs: Mapping[str, Any], value: np.ndarray) -> None:
     """Writes a result so that a reader sees all of it or nothing."""
     payload = value.astype("<f8").tobytes()

@@ -20,12 +20,12 @@ from tff_agg.noise.mechanism import Mechanism, Stream
 _MOST_ITERATIONS = 60
 
 
-def dense_from(matrix: np.ndarray, **told: Any) -> Mechanism:
+def dense_from(matrix: np.ndarray, **reported: Any) -> Mechanism:
     """Builds the mechanism with any lower-triangular C.
 
     Args:
       matrix: C, lower triangular with a positive diagonal.
-      **told: Further parameters to report.
+      **reported: Further parameters to report.
 
     Example:
       >>> dense_from(np.eye(3)).max_rounds
@@ -58,7 +58,7 @@ def dense_from(matrix: np.ndarray, **told: Any) -> Mechanism:
         stream=Stream(start=lambda like, backend: (), step=step),
         matrix=lambda n: c[:n, :n].copy(),
         max_rounds=rounds,
-        parameters={"rounds": rounds, **told},
+        parameters={"rounds": rounds, **reported},
     )
 
 

@@ -26,7 +26,7 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.plan_protocol import PrivacyPlan
+from tff_agg.privacy.plan_protocol import PrivacyPlan, Sampler
 from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.releases import Release
@@ -60,6 +60,7 @@ __all__ = [
     "PrivacyPlan",
     "PrivacyRecipe",
     "Release",
+    "Sampler",
     "SearchCost",
     "Sensitivity",
     "ShiftingPoissonSampling",

@@ -10,7 +10,8 @@ import functools
 import math
 from typing import Any
 
-from tff_agg.privacy import guarantees, sampled_guarantees
+from tff_agg.privacy import checks, dp_sgd_words, guarantees, sampled_guarantees
+from tff_agg.privacy.dp_sgd_words import RHO_NOTE
 from tff_agg.privacy.plan_protocol import ReportWords
 from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 
@@ -18,37 +19,7 @@ ADJACENCY = (
     "add or remove: two data sets are neighbours if one comes from the other by adding "
     "or removing one example"
 )
-RHO_NOTE = (
-    "ρ is that of all steps without amplification by sampling. No smaller ρ holds: "
-    "zCDP bounds the Rényi divergences of all orders at once, and sampling helps at "
-    "low orders only. ε is computed from the sampled mechanism and is far below what "
-    "this ρ would give. To compose runs, add up their Rényi divergences by order."
-)
 ORDERS = (1.5, 2, 4, 8, 16, 32, 64, 128, 256)
-_ENFORCED = (
-    "Each example's gradient is clipped to the clip norm before it is added to the "
-    "sum.",
-    "The sum is divided by the expected batch size, not by the number of examples that "
-    "were really drawn.",
-    "Every step adds noise of its own, with the plan's standard deviation.",
-)
-_ASSUMED = (
-    "The trainer is trusted: it sees the gradients and keeps the noise and the batches "
-    "secret (central model of differential privacy).",
-    "Secret sampling: the figures hold for somebody who does not know which examples "
-    "were drawn in which step.",
-    "No example is in the data twice.",
-)
-_NOT_COVERED = (
-    "Users with several examples: the unit is one example, not one person.",
-    "Hyperparameter tuning: runs on the same data that were made to choose this run's "
-    "settings are further releases, with a cost of their own. The figures above are "
-    "of this run alone; what is known of such searches is under Tuning.",
-    "Floating-point noise: attacks on low-order bits of the normals or on their "
-    "generator are outside the proof.",
-    "The number of examples, which the sampling probability reveals, and metrics that "
-    "are computed without noise.",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,31 +59,22 @@ class DPSGDPlan:
     claimed_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        if not guarantees.is_number(self.clip_norm) or not (
-            0 < self.clip_norm < math.inf
-        ):
-            raise ValueError(
-                f"clip_norm must be a positive finite number, got {self.clip_norm!r}"
-            )
+        checks.check_positive("clip_norm", self.clip_norm)
         for name in ("batch_size", "population_size", "steps"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"{name} must be an integer of at least 1, got {value!r}"
-                )
+            checks.check_count(name, getattr(self, name))
         if self.batch_size > self.population_size:
             raise ValueError(
                 f"batch_size={self.batch_size} is above population_size="
                 f"{self.population_size}"
             )
-        guarantees.check_noise_multiplier(self.noise_multiplier)
-        guarantees.check_delta(self.delta)
+        checks.check_noise_multiplier(self.noise_multiplier)
+        checks.check_delta(self.delta)
         if self.shift is not None:
             for chances in self.shift.probabilities:
                 sampled_guarantees.check_sampling(chances, self.steps)
         if (claim := self.claimed_epsilon) is None:
             return
-        guarantees.check_epsilon(claim)
+        checks.check_epsilon(claim)
         # A little slack: the claim may be a figure that was itself computed here.
         if self.nominal_epsilon > claim + 1e-5:
             raise ValueError(
@@ -363,39 +325,27 @@ class DPSGDPlan:
     @property
     def report_words(self) -> ReportWords:
         """What the privacy report says about this plan."""
-        return ReportWords(
-            statement=self.no_guarantee
-            or f"The {self.steps} steps together satisfy ({self.epsilon:.4g}, "
-            f"{self.delta:g})-differential privacy for one example, with batches drawn "
-            "by Poisson sampling.",
-            setting="central differential privacy, example level, DP-SGD",
-            unit="one example of the training data",
-            accounting="the privacy-loss distribution of the Gaussian mechanism on "
-            "Poisson-sampled batches, composed over the steps; Rényi accounting as an "
-            f"independent check. {RHO_NOTE[:-1]}",
-            enforced=_ENFORCED,
-            assumed=_ASSUMED,
-            not_covered=_NOT_COVERED,
-        )
+        return dp_sgd_words.report_words(self)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan and its guarantee as JSON values; infinity is None."""
         by_renyi = self._epsilon(self._private_multiplier, self.steps, "rdp")
         return {
-            "rho": _finite(self.rho),
+            "rho": checks.finite(self.rho),
             "rho_note": RHO_NOTE,
-            "epsilon": _finite(self.epsilon),
+            "epsilon": checks.finite(self.epsilon),
             "delta": self.delta,
             "noise_multiplier": self.noise_multiplier,
             "sensitivity": 1.0,
             "sensitivity_is_exact": True,
             "sensitivity_method": "one clipped gradient in one step",
             "epsilon_by_conversion": {
-                "rdp": _finite(by_renyi),
-                "pld": _finite(self.epsilon),
+                "rdp": checks.finite(by_renyi),
+                "pld": checks.finite(self.epsilon),
             },
             "renyi_divergence_by_order": {
-                f"{order:g}": _finite(value) for order, value in self.renyi.items()
+                f"{order:g}": checks.finite(value)
+                for order, value in self.renyi.items()
             },
             "noise_stddev": self.noise_stddev,
             "clip_norm": self.clip_norm,
@@ -412,8 +362,3 @@ class DPSGDPlan:
 
 # Enough to tell a fixed batch size or shuffled epochs from Poisson sampling.
 _LOOKED_AT = 500
-
-
-def _finite(value: float) -> float | None:
-    """Returns None for infinity, which JSON does not know."""
-    return value if math.isfinite(value) else None

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_agg.privacy import checks
+
 METHODS = ("pld", "rdp")
 _WHOLE_ORDERS = tuple(range(2, 257))
 
@@ -33,35 +35,6 @@ class Epsilons(NamedTuple):
     pld: float
 
 
-def check_noise_multiplier(value: float) -> float:
-    """Returns the noise multiplier; refuses what is negative or not a number."""
-    if not is_number(value) or not math.isfinite(value) or value < 0:
-        raise ValueError(
-            f"noise_multiplier must be a finite number of at least 0, got {value!r}"
-        )
-    return float(value)
-
-
-def check_delta(value: float) -> float:
-    """Returns δ; refuses what is not strictly between 0 and 1."""
-    if not is_number(value) or not 0 < value < 1:
-        raise ValueError(f"delta must be strictly between 0 and 1, got {value!r}")
-    return float(value)
-
-
-def check_epsilon(value: float) -> float:
-    """Returns ε; refuses what is not a positive finite number."""
-    if not is_number(value) or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"epsilon must be a positive finite number, got {value!r}")
-    return float(value)
-
-
-def is_number(value: object) -> bool:
-    """Tells whether a value is a real number, and no bool."""
-    kinds = (int, float, np.integer, np.floating)
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
 def rho(noise_multiplier: float) -> float:
     """Returns the ρ of zCDP of a Gaussian mechanism: 1/(2σ²).
 
@@ -69,13 +42,13 @@ def rho(noise_multiplier: float) -> float:
       >>> round(rho(0.341), 2)
       4.3
     """
-    sigma = check_noise_multiplier(noise_multiplier)
+    sigma = checks.check_noise_multiplier(noise_multiplier)
     return math.inf if sigma == 0 else 0.5 / sigma**2
 
 
 def epsilon_from_rho(rho_value: float, delta: float) -> float:
     """Converts ρ-zCDP to ε by the textbook formula, the loosest of all."""
-    check_delta(delta)
+    checks.check_delta(delta)
     return rho_value + 2 * math.sqrt(rho_value * math.log(1 / delta))
 
 
@@ -86,8 +59,8 @@ def gaussian_epsilons(noise_multiplier: float, delta: float) -> Epsilons:
       >>> round(gaussian_epsilons(0.341, 1e-6).pld, 2)
       17.65
     """
-    sigma = check_noise_multiplier(noise_multiplier)
-    check_delta(delta)
+    sigma = checks.check_noise_multiplier(noise_multiplier)
+    checks.check_delta(delta)
     if sigma == 0:
         return Epsilons(math.inf, math.inf, math.inf, math.inf)
     return Epsilons(
@@ -108,8 +81,8 @@ def gaussian_epsilon(
       delta: δ.
       method: 'pld' (tight) or 'rdp'.
     """
-    sigma = check_noise_multiplier(noise_multiplier)
-    check_delta(delta)
+    sigma = checks.check_noise_multiplier(noise_multiplier)
+    checks.check_delta(delta)
     check_method(method)
     if sigma == 0:
         return math.inf
@@ -170,8 +143,8 @@ def calibrate(epsilon: float, delta: float) -> float:
       >>> round(calibrate(gaussian_epsilon(0.682, 1e-6), 1e-6), 4)
       0.682
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
+    checks.check_epsilon(epsilon)
+    checks.check_delta(delta)
     from dp_accounting.pld import accountant, common
 
     sigma = accountant.get_smallest_gaussian_noise(
@@ -199,7 +172,7 @@ def delta_warning(delta: float, population: int, unit: str = "users") -> str | N
       >>> delta_warning(1e-6, 342_477) is None
       True
     """
-    check_delta(delta)
+    checks.check_delta(delta)
     if delta * population < 1:
         return None
     return (
@@ -217,7 +190,7 @@ def gaussian_epsilon_of(rho: float, delta: float) -> float:
       >>> round(gaussian_epsilon_of(4.3, 1e-6), 1)
       17.6
     """
-    check_delta(delta)
+    checks.check_delta(delta)
     if not rho >= 0:
         raise ValueError(f"rho={rho} must not be negative.")
     if rho == 0:

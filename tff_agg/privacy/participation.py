@@ -16,18 +16,12 @@ from typing import Any
 
 import numpy as np
 
-# So long before every round that no separation reaches back to it.
-NEVER = -(1 << 40)
-
-
-def _check_count(name: str, value: Any) -> None:
-    """Refuses anything but an integer of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+from tff_agg.privacy import checks
+from tff_agg.privacy.user_rounds import History
 
 
 def _check_rounds(rounds: int) -> None:
-    _check_count("rounds", rounds)
+    checks.check_count("rounds", rounds)
 
 
 def _twice(rounds: Sequence[int]) -> str | None:
@@ -43,37 +37,6 @@ def _too_often(rounds: Sequence[int], most: int | None) -> str | None:
     if most is None or len(rounds) <= most:
         return None
     return f"takes part {len(rounds)} times, allowed are {most}"
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """What some users did before a round, one entry per user.
-
-    Attributes:
-      first: The first round of each; `NEVER` where there was none.
-      last: The last round of each; `NEVER` where there was none.
-      times: How often each took part.
-    """
-
-    first: np.ndarray
-    last: np.ndarray
-    times: np.ndarray
-
-    @classmethod
-    def empty(cls, users: int) -> "History":
-        """Returns the history of users who have not taken part yet."""
-        never = np.full(users, NEVER, np.int64)
-        return cls(never, never.copy(), np.zeros(users, np.int64))
-
-    def of(self, users: np.ndarray) -> "History":
-        """Returns the entries of some users."""
-        return History(self.first[users], self.last[users], self.times[users])
-
-    def note(self, users: np.ndarray, t: int) -> None:
-        """Notes, in place, that users take part in round `t`."""
-        self.first[users] = np.where(self.times[users] == 0, t, self.first[users])
-        self.last[users] = t
-        self.times[users] += 1
 
 
 def _or_unlimited(most: int | None) -> int:
@@ -114,8 +77,8 @@ class AtMostOnce:
         _check_rounds(rounds)
         return ((i,) for i in range(rounds))
 
-    def may_join(self, t: int, history: "History") -> np.ndarray:
-        """Tells which users may take part in round `t`, given what they did before."""
+    def may_join(self, t: int, history: History) -> np.ndarray:
+        """Returns which users may take part in round `t`, given their past rounds."""
         return history.times == 0
 
     def violation(self, rounds: Sequence[int]) -> str | None:
@@ -129,10 +92,6 @@ class AtMostOnce:
                 f"of round {rounds[0]} takes part again, in round {rounds[1]}"
             )
         return None
-
-    def allows(self, participations: Sequence[int]) -> bool:
-        """Tells whether one user may take part in exactly these rounds."""
-        return self.violation(sorted(participations)) is None
 
     def describe(self) -> str:
         """Says the promise in words."""
@@ -163,9 +122,9 @@ class MinSeparation:
     max_participations: int | None = None
 
     def __post_init__(self) -> None:
-        _check_count("separation", self.separation)
+        checks.check_count("separation", self.separation)
         if self.max_participations is not None:
-            _check_count("max_participations", self.max_participations)
+            checks.check_count("max_participations", self.max_participations)
 
     @property
     def cycle(self) -> int | None:
@@ -213,8 +172,8 @@ class MinSeparation:
 
         return extend(())
 
-    def may_join(self, t: int, history: "History") -> np.ndarray:
-        """Tells which users may take part in round `t`, given what they did before."""
+    def may_join(self, t: int, history: History) -> np.ndarray:
+        """Returns which users may take part in round `t`, given their past rounds."""
         return (t - history.last >= self.separation) & (
             history.times < _or_unlimited(self.max_participations)
         )
@@ -234,10 +193,6 @@ class MinSeparation:
                     f"{j}"
                 )
         return _too_often(rounds, self.max_participations)
-
-    def allows(self, participations: Sequence[int]) -> bool:
-        """Tells whether one user may take part in exactly these rounds."""
-        return self.violation(sorted(participations)) is None
 
     def describe(self) -> str:
         """Says the promise in words."""
@@ -268,7 +223,7 @@ class FixedEpochOrder:
     where E is the epoch length.
 
     Attributes:
-      epoch_length: Rounds an epoch.
+      epoch_length: Rounds per epoch.
       epochs: The most participations of one user; None for as many as fit.
 
     Example:
@@ -280,9 +235,9 @@ class FixedEpochOrder:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_count("epoch_length", self.epoch_length)
+        checks.check_count("epoch_length", self.epoch_length)
         if self.epochs is not None:
-            _check_count("epochs", self.epochs)
+            checks.check_count("epochs", self.epochs)
 
     @property
     def cycle(self) -> int | None:
@@ -320,8 +275,8 @@ class FixedEpochOrder:
             own = range(start, rounds, self.epoch_length)
             yield from itertools.combinations(own, min(limit, len(own)))
 
-    def may_join(self, t: int, history: "History") -> np.ndarray:
-        """Tells which users may take part in round `t`, given what they did before."""
+    def may_join(self, t: int, history: History) -> np.ndarray:
+        """Returns which users may take part in round `t`, given their past rounds."""
         return (history.times == 0) | (
             (t > history.last)
             & ((t - history.first) % self.epoch_length == 0)
@@ -342,10 +297,6 @@ class FixedEpochOrder:
                     f"of round {rounds[0]} changes its round of the epoch, in round {i}"
                 )
         return _too_often(rounds, self.epochs)
-
-    def allows(self, participations: Sequence[int]) -> bool:
-        """Tells whether one user may take part in exactly these rounds."""
-        return self.violation(sorted(participations)) is None
 
     def describe(self) -> str:
         """Says the promise in words."""
@@ -378,7 +329,7 @@ def check_schema(schema: Any) -> Participation:
 
 
 def implies(kept: Participation, claimed: Participation, rounds: int) -> bool:
-    """Tells whether whoever keeps one schema keeps another as well.
+    """Returns whether a sampler that keeps one schema keeps another as well.
 
     Args:
       kept: What a sampler does.

@@ -11,10 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import cohorts, dp_ftrl_words, guarantees, tf_privacy
+from tff_agg.privacy import checks, cohorts, dp_ftrl_words, guarantees, tf_privacy
 from tff_agg.privacy import sensitivity as sensitivities
 from tff_agg.privacy.participation import (
     AtMostOnce,
@@ -23,7 +21,7 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan_protocol import ReportWords
-from tff_agg.privacy.releases import Release
+from tff_agg.privacy.releases import Release, delta_left, names_of
 
 ADJACENCY = (
     "zero-out: two data sets are neighbours if one comes from the other by replacing "
@@ -78,15 +76,15 @@ class Plan:
     claimed_sensitivity: float | None = None
 
     def __post_init__(self) -> None:
-        _check_positive("clip_norm", self.clip_norm)
-        _check_count("cohort_size", self.cohort_size)
-        _check_count("rounds", self.rounds)
-        guarantees.check_noise_multiplier(self.noise_multiplier)
-        guarantees.check_delta(self.delta)
+        checks.check_positive("clip_norm", self.clip_norm)
+        checks.check_count("cohort_size", self.cohort_size)
+        checks.check_count("rounds", self.rounds)
+        checks.check_noise_multiplier(self.noise_multiplier)
+        checks.check_delta(self.delta)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism, got {self.mechanism!r}")
         check_schema(self.participation)
-        _delta_left(self.delta, self.releases)
+        delta_left(self.delta, self.releases)
         self.mechanism.check_rounds(self.rounds)
         self.participation.largest(self.rounds)
         self._check_claims()
@@ -94,7 +92,7 @@ class Plan:
     def _check_claims(self) -> None:
         """Refuses claims that the rest of the plan does not keep."""
         if (claim := self.claimed_sensitivity) is not None:
-            _check_positive("claimed_sensitivity", claim)
+            checks.check_positive("claimed_sensitivity", claim)
             if self.sensitivity.value > claim * (1 + 1e-9):
                 raise ValueError(
                     f"the sensitivity of {self.mechanism.name} is "
@@ -103,7 +101,7 @@ class Plan:
                 )
         if (claim := self.claimed_epsilon) is None:
             return
-        guarantees.check_epsilon(claim)
+        checks.check_epsilon(claim)
         if self.noise_multiplier == 0:
             raise ValueError(
                 f"claimed_epsilon={claim} needs noise, but noise_multiplier is 0; "
@@ -137,14 +135,14 @@ class Plan:
         """
         if "noise_multiplier" in rest:
             raise ValueError("for_epsilon finds noise_multiplier; do not give it")
-        guarantees.check_delta(delta)
-        sigma = guarantees.calibrate(epsilon, _delta_left(delta, releases))
+        checks.check_delta(delta)
+        sigma = guarantees.calibrate(epsilon, delta_left(delta, releases))
         if (spent := sum(release.rho for release in releases)) > 0:
             whole = guarantees.rho(sigma)
             if (left := whole - spent) <= 0:
                 raise ValueError(
                     f"epsilon={epsilon:g} at delta={delta:g} allows a rho of "
-                    f"{whole:.4g}, and {_names(releases)} spent {spent:.4g}: nothing "
+                    f"{whole:.4g}, and {names_of(releases)} spent {spent:.4g}: nothing "
                     "is left for training; ask for a larger epsilon"
                 )
             # Rounded up, so that the sum does not exceed ε by the last digit.
@@ -170,7 +168,7 @@ class Plan:
                 f"per_node_multiplier needs a tree mechanism, got {mechanism.name}"
             )
         unit = cls(noise_multiplier=1.0, mechanism=mechanism, **rest)
-        per_node = guarantees.check_noise_multiplier(per_node_multiplier)
+        per_node = checks.check_noise_multiplier(per_node_multiplier)
         sigma = per_node / unit.sensitivity.value
         return dataclasses.replace(unit, noise_multiplier=sigma)
 
@@ -258,7 +256,7 @@ class Plan:
     @property
     def _delta_left(self) -> float:
         """The part of δ that the releases leave to the noise."""
-        return _delta_left(self.delta, self.releases)
+        return delta_left(self.delta, self.releases)
 
     def _whole_multiplier(self, training: float) -> float:
         """Returns the multiplier of the one Gaussian mechanism that has all the ρ."""
@@ -281,7 +279,7 @@ class Plan:
 
         0 where there is no guarantee; without the releases.
         """
-        _check_count("rounds", rounds)
+        checks.check_count("rounds", rounds)
         if rounds > self.rounds:
             raise ValueError(f"the plan has {self.rounds} rounds, asked after {rounds}")
         if self.no_guarantee:
@@ -368,11 +366,11 @@ class Plan:
         Without a guarantee, because no noise is added or because its seed is known, all
         ρ and ε are None.
         """
-        epsilons = {key: _finite(x) for key, x in self.epsilons._asdict().items()}
+        epsilons = {key: checks.finite(x) for key, x in self.epsilons._asdict().items()}
         return {
-            "rho": _finite(self.rho),
-            "training_rho": _finite(self.training_rho),
-            "epsilon": _finite(self.epsilon),
+            "rho": checks.finite(self.rho),
+            "training_rho": checks.finite(self.training_rho),
+            "epsilon": checks.finite(self.epsilon),
             "delta": self.delta,
             "noise_multiplier": self.noise_multiplier,
             "noise_seed_is_known": self.noise_seed_is_known,
@@ -391,38 +389,5 @@ class Plan:
             "adjacency": self.adjacency,
             "rho_if_read_as_per_node_multiplier": None
             if self.no_guarantee
-            else _finite(self.rho_if_read_as_per_node),
+            else checks.finite(self.rho_if_read_as_per_node),
         }
-
-
-def _delta_left(delta: float, releases: Sequence[Release]) -> float:
-    """Returns the part of δ that releases leave; refuses a δ that they use up."""
-    left = delta - math.fsum(release.delta for release in releases)
-    if left <= 0:
-        raise ValueError(
-            f"delta={delta:g} must be above the delta of what was released before: "
-            + ", ".join(f"{r.name} {r.delta:g}" for r in releases)
-        )
-    return left
-
-
-def _names(releases: Sequence[Release]) -> str:
-    return ", ".join(release.name for release in releases)
-
-
-def _finite(value: float) -> float | None:
-    """Returns None for infinity, which JSON does not know."""
-    return value if math.isfinite(value) else None
-
-
-def _check_positive(name: str, value: Any) -> None:
-    """Refuses what is not a positive finite number."""
-    number = isinstance(value, int | float | np.integer | np.floating)
-    if not number or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
-
-
-def _check_count(name: str, value: Any) -> None:
-    """Refuses what is not an integer of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")

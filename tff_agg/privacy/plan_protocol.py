@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from tff_agg.privacy.releases import Release
 
 
@@ -38,6 +40,32 @@ class Describable(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the promise as JSON values."""
+
+
+class Sampler(Protocol):
+    """Who takes part in which round: a function of the round alone."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are."""
+
+    @property
+    def participation(self) -> Describable:
+        """The schema that all cohorts together keep."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum over how cohorts are drawn."""
+
+    @property
+    def shortages(self) -> Sequence[Any]:
+        """The rounds with too few users, each with its `round`."""
+
+    def users(self, round: int, /) -> np.ndarray:
+        """Returns who takes part in a round."""
+
+    def describe(self) -> str:
+        """Says in words who takes part when."""
 
 
 class PrivacyPlan(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg import fields, noise
-from tff_agg.privacy import guarantees
+from tff_agg.privacy import checks
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,
@@ -177,7 +177,7 @@ class PrivacyRecipe:
 
     def __post_init__(self) -> None:
         fields.check(self)
-        guarantees.check_delta(self.delta)
+        checks.check_delta(self.delta)
         if self.server_momentum >= 1:
             raise ValueError(
                 f"server_momentum must be below 1; got {self.server_momentum!r}"

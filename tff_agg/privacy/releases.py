@@ -8,7 +8,7 @@ an event whose probability is at most the sum of the δ.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -46,3 +46,19 @@ class Release:
     def from_json(cls, values: Mapping[str, Any]) -> "Release":
         """Reads back what `to_json` returned."""
         return cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
+
+
+def delta_left(delta: float, releases: Sequence[Release]) -> float:
+    """Returns the part of δ that releases leave; refuses a δ that they use up."""
+    left = delta - math.fsum(release.delta for release in releases)
+    if left <= 0:
+        raise ValueError(
+            f"delta={delta:g} must be above the delta of what was released before: "
+            + ", ".join(f"{r.name} {r.delta:g}" for r in releases)
+        )
+    return left
+
+
+def names_of(releases: Sequence[Release]) -> str:
+    """Returns the names of releases for a message."""
+    return ", ".join(release.name for release in releases)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_agg.privacy import guarantees
+from tff_agg.privacy import checks, guarantees
 
 # The chance of an example to be in a step's batch: always the same, or step by step.
 Chance = float | tuple[float, ...]
@@ -41,8 +41,8 @@ def dp_sgd_epsilon(
       >>> round(dp_sgd_epsilon(3.0, 0.08, 875, 1e-5, method='rdp'), 1)
       3.8
     """
-    sigma = guarantees.check_noise_multiplier(noise_multiplier)
-    guarantees.check_delta(delta)
+    sigma = checks.check_noise_multiplier(noise_multiplier)
+    checks.check_delta(delta)
     guarantees.check_method(method)
     check_sampling(sampling_probability, steps)
     if sigma == 0:
@@ -88,8 +88,8 @@ def dp_sgd_noise(
       >>> round(dp_sgd_noise(1.0, 4096 / 50_000, 568, 1e-5), 2)
       7.38
     """
-    guarantees.check_epsilon(epsilon)
-    guarantees.check_delta(delta)
+    checks.check_epsilon(epsilon)
+    checks.check_delta(delta)
     check_sampling(sampling_probability, steps)
     import dp_accounting as dp
 
@@ -124,7 +124,7 @@ def dp_sgd_steps(
       >>> dp_sgd_steps(1.0, 8.0, 4096 / 50_000, 1e-5)
       669
     """
-    guarantees.check_epsilon(epsilon)
+    checks.check_epsilon(epsilon)
     first = dp_sgd_epsilon(noise_multiplier, sampling_probability, 1, delta)
     if first > epsilon:
         raise ValueError(
@@ -154,7 +154,7 @@ def dp_sgd_renyi(
       >>> dp_sgd_renyi(1.0, 1.0, 10, orders=[2])
       {2: 10.0}
     """
-    sigma = guarantees.check_noise_multiplier(noise_multiplier)
+    sigma = checks.check_noise_multiplier(noise_multiplier)
     check_sampling(sampling_probability, steps)
     if sigma == 0:
         return {order: float("inf") for order in orders}
@@ -177,7 +177,7 @@ def check_sampling(probability: Chance, steps: int) -> None:
                 f"sampling_probability must have a number in [0, 1] for each of the "
                 f"{steps} steps, got {len(probability)}"
             )
-    elif not guarantees.is_number(probability) or not 0 < probability <= 1:
+    elif not checks.is_number(probability) or not 0 < probability <= 1:
         raise ValueError(f"sampling_probability must be in (0, 1], got {probability!r}")
 
 

@@ -1,7 +1,7 @@
 """What a search over private runs means for the guarantee, in numbers and in words.
 
-Whoever picks a run, or a way to use it, by looking at several runs has released
-something about all of them. Every run is a Gaussian mechanism, so all runs together are
+Picking a run, or a way to use it, by looking at several runs releases something about
+all of them. Every run is a Gaussian mechanism, so all runs together are
 one as well: their ρ add up, and ε follows from the sum by the plan's own conversion.
 """
 
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_agg.privacy import guarantees
+from tff_agg.privacy import checks, guarantees
 
 
 def shared_users_in_words(shared: Mapping[str, int] | None) -> str:
@@ -204,6 +204,6 @@ def _free(shared: Mapping[str, int] | None) -> str:
 
 def _epsilon(rho: float, delta: float, delta_of_releases: float) -> float:
     """Returns ε at δ, of which releases have taken a part."""
-    guarantees.check_delta(delta)
+    checks.check_delta(delta)
     left = delta - delta_of_releases
     return guarantees.gaussian_epsilon_of(rho, left) if left > 0 else math.inf

@@ -31,7 +31,7 @@ import math
 import numpy as np
 import scipy.special
 
-from tff_agg.privacy import guarantees
+from tff_agg.privacy import checks, guarantees
 from tff_agg.privacy.releases import Release
 
 
@@ -57,9 +57,9 @@ class KeySelection:
     def __post_init__(self) -> None:
         if isinstance(self.cap, bool) or not isinstance(self.cap, int) or self.cap < 1:
             raise ValueError(f"cap must be an integer of at least 1, got {self.cap!r}")
-        if guarantees.check_noise_multiplier(self.noise_multiplier) == 0:
+        if checks.check_noise_multiplier(self.noise_multiplier) == 0:
             raise ValueError("noise_multiplier must be above 0: no noise, no privacy")
-        guarantees.check_delta(self.delta)
+        checks.check_delta(self.delta)
 
     @property
     def stddev(self) -> float:

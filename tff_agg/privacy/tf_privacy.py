@@ -10,7 +10,7 @@ long names: `per_node_multiplier` here, `noise_multiplier` everywhere else.
 import math
 
 from tff_agg.noise import forest as forests
-from tff_agg.privacy import guarantees, tree_sensitivity
+from tff_agg.privacy import checks, guarantees, tree_sensitivity
 from tff_agg.privacy.participation import AtMostOnce, Participation
 
 
@@ -60,7 +60,7 @@ def noise_multiplier_from_per_node(
       >>> round(noise_multiplier_from_per_node(0.341, 2000), 4)
       0.1028
     """
-    per_node = guarantees.check_noise_multiplier(per_node_multiplier)
+    per_node = checks.check_noise_multiplier(per_node_multiplier)
     return per_node / node_sensitivity(rounds, participation, restart_every)
 
 
@@ -76,7 +76,7 @@ def per_node_from_noise_multiplier(
       >>> round(per_node_from_noise_multiplier(0.341, 2000), 4)
       1.131
     """
-    sigma = guarantees.check_noise_multiplier(noise_multiplier)
+    sigma = checks.check_noise_multiplier(noise_multiplier)
     return sigma * node_sensitivity(rounds, participation, restart_every)
 
 

@@ -27,8 +27,8 @@ __all__ = [
     "Score",
     "aggregate_outputs",
     "ema_baseline",
-    "evaluate",
     "fold_averagers",
+    "score_grid",
     "tail_means",
 ]
 
@@ -247,7 +247,7 @@ def position_of(members: Sequence[int], round_number: int) -> int:
         ) from None
 
 
-def evaluate(
+def score_grid(
     load: Load,
     members: Sequence[int],
     rounds: Sequence[int],
@@ -262,12 +262,12 @@ def evaluate(
     memory_budget: int = 1 << 30,
     on_progress: Progress | None = None,
 ) -> list[Score]:
-    """Evaluates the last checkpoint and every method of a grid, at any rounds.
+    """Scores the last checkpoint and every method of a grid, at any rounds.
 
     Args:
       load: Returns a round's weights.
       members: The rounds that have a checkpoint, in order.
-      rounds: Where to evaluate; each one of `members`.
+      rounds: Where to score; each one of `members`.
       grid: The methods and their parameters.
       score: `score(weights)` runs one model on all examples: values by name.
       judge: For OPA and OMV, see `aggregate_outputs`; so are the next five.

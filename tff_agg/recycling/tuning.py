@@ -287,7 +287,7 @@ def tune_training(
 
 
 def _is_closed(grid: Sequence[Candidate], journal: Journal, metric: Metric) -> bool:
-    """Tells whether the search has ended: the best of this very grid was tested.
+    """Returns whether the search has ended: the best of this very grid was tested.
 
     To try a failed trial again after that could change the choice, and the test data
     would be looked at twice.

@@ -17,6 +17,7 @@ from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
+from tff_agg.privacy import Plan
 
 
 def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
@@ -46,16 +47,12 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
             trainer, config.client_learning_rate, config.local_epochs
         )
 
-    def build(trainer: Any, plan: Any, learning_rate: float) -> Any:
+    def build(trainer: Any, plan: Plan, learning_rate: float) -> Any:
         return processes.build_dp_ftrl_process(
             trainer,
             plan=plan,
-            averager=config.build_averager(),
             server_learning_rate=learning_rate,
-            server_momentum=config.server_momentum,
-            nesterov=config.nesterov,
-            step_from=config.step_from,
-            on_non_finite=config.on_non_finite,
+            **process_cache.server_arguments(config),
         )
 
     def start(process: Any, seed: tuple[int, int] | None) -> Any:

@@ -99,12 +99,12 @@ def evaluate_runs(
 ) -> list[Row]:
     """Evaluates all runs and returns one row for each method, parameter and round.
 
-    On a cluster (`config.address`) there is no progress to tell.
+    On a cluster (`config.address`) progress is not reported.
     """
     opened = runs.open_runs(task_class, config.runs, config.data)
     members = [(k, run) for k, found in runs.kinds(opened).items() for run in found]
-    told = on_progress if config.address is None else None
-    evaluate = functools.partial(_evaluate_run, config, told)
+    shown = on_progress if config.address is None else None
+    evaluate = functools.partial(_evaluate_run, config, shown)
     ended = sorted(jobs.spread(evaluate, members, address=config.address))
     return [row for one in ended for row in one.result()]
 
@@ -118,7 +118,7 @@ def _evaluate_run(
     wanted = curve_rounds(rounds, config.span, config.every)
     warn_of_windows(run, rounds, wanted, config.grid)
     sample = task.fixed_sample(config.split, config.examples)
-    scores = inference.evaluate(
+    scores = inference.score_grid(
         run.loader(config.name),
         rounds,
         wanted,

@@ -82,7 +82,7 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
     return facts
 
 
-def _guarantee(run: runs.Run) -> Any:
+def _guarantee(run: runs.Run) -> dict[str, Any] | None:
     """Returns what the run's privacy report says; None where it has none."""
     path = run.folder / "privacy_report.json"
     if not path.is_file():

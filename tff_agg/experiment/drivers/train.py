@@ -90,7 +90,7 @@ def run(
     # Told to its end, and no earlier state left that holds the secret seed.
     finished = (
         history is not None
-        and config.rounds in history.told
+        and config.rounds in history.reported
         and store.rounds("state") == [config.rounds]
     )
     if finished and recorder.is_tested() and config.rounds in store.rounds("aggregate"):
@@ -139,7 +139,7 @@ def _rounds_done(book: ledger.Ledger) -> int:
 def _train(
     task: Task,
     store: checkpoints.CheckpointStore,
-    members: Any,
+    members: privacy.Sampler,
     process: Any,
     who: identity.Identity,
     recorder: recording.Recorder,
@@ -169,7 +169,7 @@ def _own_surroundings(process: Any) -> dict[str, Any]:
     return process.surroundings() if hasattr(process, "surroundings") else {}
 
 
-def run_identity(task: Task, members: Any) -> identity.Identity:
+def run_identity(task: Task, members: privacy.Sampler) -> identity.Identity:
     """Returns what a run is, besides what its process says of itself."""
     left_out = run_folder.places(task) + run_folder.LOOKING_ON
     settings = task.config.to_json().items()

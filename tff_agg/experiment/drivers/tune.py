@@ -109,7 +109,7 @@ class TrainingConfig:
         return sorted((pathlib.Path(self.out) / "trials").glob("*/"))
 
     def command(self, package: str, candidate: Candidate) -> list[str]:
-        """Returns the command that trains a candidate, or goes on with it."""
+        """Returns the command that trains a candidate, or resumes it."""
         parameter = f"k={candidate.parameter}"
         if self.averager == "ema":
             parameter = f"ema_{self.ema_convention}={candidate.parameter}"
