@@ -27,7 +27,7 @@ def _trainer(shapes):
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg.learning import client_work
+    from tff_agg.learning import trainers
 
     def update(weights, dataset):
         seed = dataset.reduce(tf.constant(0), lambda total, row: total + row)
@@ -37,7 +37,7 @@ def _trainer(shapes):
         ]
         return delta, tf.constant(1.0), OrderedDict(clients=tf.constant(1.0))
 
-    return client_work.LocalTrainer(
+    return trainers.LocalTrainer(
         element_spec=tf.TensorSpec([], tf.int32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             [

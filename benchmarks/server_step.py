@@ -88,7 +88,7 @@ def start(row: str) -> Callable[[], float]:
     import tensorflow_federated as tff
 
     from tff_agg import privacy
-    from tff_agg.learning import client_work, process
+    from tff_agg.learning import process, trainers
 
     noise_name, averager_name = row.split(":")
     planned = 2_048
@@ -99,7 +99,7 @@ def start(row: str) -> Callable[[], float]:
         mechanism=_mechanism(noise_name, planned),
         noise_multiplier=0.0 if noise_name == "none" else 0.5,
     )
-    trainer = client_work.LocalTrainer(
+    trainer = trainers.LocalTrainer(
         element_spec=tf.TensorSpec([None], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             [tf.fill(shape, 0.01) for shape in SHAPES], []

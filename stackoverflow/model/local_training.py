@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from stackoverflow.model import lstm, metrics, next_word, packing
-from tff_agg.learning import client_work
+from tff_agg.learning import trainers
 
 
 def packed_trainer(
@@ -18,7 +18,7 @@ def packed_trainer(
     batch_size: int = 16,
     epochs: int = 1,
     seed: int = 0,
-) -> client_work.LocalTrainer:
+) -> trainers.LocalTrainer:
     """Makes the local training: plain gradient descent on a client's token rows.
 
     Steps and gradients are those of the Keras model of `next_word.keras_model` with the
@@ -67,7 +67,7 @@ def packed_trainer(
         delta = tf.nest.pack_sequence_as(weights.trainable, deltas)
         return delta, tf.cast(tf.shape(rows)[0], tf.float32), sums
 
-    return client_work.LocalTrainer(spec, initial_weights, update, finalize_metrics)
+    return trainers.LocalTrainer(spec, initial_weights, update, finalize_metrics)
 
 
 def train_on_rows(

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tests.audit import small_runs as small
 from tff_agg import averaging, noise, runtime
 from tff_agg.audit import clients, findings, rounds, threats
-from tff_agg.learning import aggregator, client_work, process
+from tff_agg.learning import aggregator, process, trainers
 
 SHAPES = ((40, 30), (1200,))
 ROUNDS = 6
@@ -41,7 +41,7 @@ def trainer():
         delta, count = dataset.reduce((zeros, 0.0), pull)
         return delta, count, collections.OrderedDict(rows=count)
 
-    return client_work.LocalTrainer(
+    return trainers.LocalTrainer(
         element_spec=(
             tf.TensorSpec([None, 4], tf.float32),
             tf.TensorSpec([None], tf.int32),

@@ -10,7 +10,7 @@ import tree
 from tff_agg import averaging, checkpoints, noise, privacy
 from tff_agg.experiment import identity as identities
 from tff_agg.experiment import loop
-from tff_agg.learning import client_work, process
+from tff_agg.learning import process, trainers
 
 WIDTH = 300
 ROUNDS = 16
@@ -25,7 +25,7 @@ def trainer():
         metrics = collections.OrderedDict(total=tf.reduce_sum(total))
         return [total], tf.constant(1.0), metrics
 
-    return client_work.LocalTrainer(
+    return trainers.LocalTrainer(
         element_spec=tf.TensorSpec([WIDTH], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             [tf.zeros([WIDTH])], []

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, privacy, runtime
-from tff_agg.learning import client_work, process
+from tff_agg.learning import process, trainers
 
 SIZES = (("a", 3), ("b", 2))
 WIDTH = 5
@@ -56,7 +56,7 @@ def _trainer(kind="send"):
             rows=sums["rows"], mean=tf.math.divide_no_nan(sums["total"], sums["rows"])
         )
 
-    return client_work.LocalTrainer(
+    return trainers.LocalTrainer(
         element_spec=tf.TensorSpec([WIDTH], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             _split(tf.range(1.0, 1.0 + WIDTH)), [tf.constant(7, tf.int32)]

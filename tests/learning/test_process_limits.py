@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, runtime
-from tff_agg.learning import aggregator, client_work, process
+from tff_agg.learning import aggregator, process, trainers
 
 CLIP = 1.5
 
@@ -206,7 +206,7 @@ def half_trainer(dtype, width=3):
         total = dataset.reduce(tf.zeros([width]), lambda sums, row: sums + row)
         return (tf.cast(total, dtype),), tf.constant(1.0), collections.OrderedDict()
 
-    return client_work.LocalTrainer(
+    return trainers.LocalTrainer(
         element_spec=tf.TensorSpec([width], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             (tf.zeros([width], dtype),), ()

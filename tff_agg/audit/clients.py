@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_agg.audit.canaries import Directions
-from tff_agg.learning.client_work import LocalTrainer, ModelWeights
+from tff_agg.learning.trainers import LocalTrainer, ModelWeights
 
 _POSITIONS, _VALUES, _ELEMENT = "positions", "values", "element"
 

@@ -14,7 +14,7 @@ from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.findings import Evidence
 from tff_agg.audit.simulation import OVERSIZE
 from tff_agg.learning import process as processes
-from tff_agg.learning.client_work import LocalTrainer
+from tff_agg.learning.trainers import LocalTrainer
 from tff_agg.privacy.plan import Plan
 
 

@@ -91,11 +91,11 @@ def first_state(process: Any, task: Task) -> Any:
 
 def build_dp_ftrl(task: Task, plan: privacy.PrivacyPlan) -> Any:
     """Builds the TFF process of a task."""
-    from tff_agg.learning import client_work, group_work, process
+    from tff_agg.learning import group_work, process, trainers
 
     config, model = task.config, task.model()
     local: dict[str, Any] = {}
-    if not isinstance(model, client_work.LocalTrainer | group_work.GroupTrainer):
+    if not isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
         local = {
             "client_optimizer": config.client_learning_rate,
             "client_epochs": config.local_epochs,

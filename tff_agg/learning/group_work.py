@@ -13,11 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.learning.client_work import (
-    ModelWeights,
-    check_on_non_finite,
-    client_work_of,
-)
+from tff_agg.learning.client_work import check_on_non_finite, client_work_of
+from tff_agg.learning.trainers import ModelWeights
 
 
 class GroupTrainer(NamedTuple):

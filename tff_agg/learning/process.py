@@ -21,6 +21,7 @@ from tff_agg.learning import (
     group_work,
     limits,
     server_step,
+    trainers,
     vectorized,
 )
 from tff_agg.learning.tracing import graph_computation
@@ -257,16 +258,16 @@ def _describe_client(optimizer: Any, epochs: int) -> dict[str, Any]:
 
 def _trainer(
     model: Any, client_optimizer: Any, client_epochs: int, grouped: bool
-) -> client_work.LocalTrainer | group_work.GroupTrainer:
+) -> trainers.LocalTrainer | group_work.GroupTrainer:
     """Makes a trainer of a model, or takes the one that was given."""
-    if isinstance(model, client_work.LocalTrainer | group_work.GroupTrainer):
+    if isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
         kind = type(model).__name__
         if client_optimizer is not None or client_epochs != 1:
             raise ValueError(
                 f"client_optimizer and client_epochs are for models; a {kind} has "
                 f"its own. Leave them out (got {client_optimizer!r}, {client_epochs!r})"
             )
-        if grouped and isinstance(model, client_work.LocalTrainer):
+        if grouped and isinstance(model, trainers.LocalTrainer):
             raise ValueError(
                 "grouped=True is for models; a LocalTrainer trains one client. Give a "
                 "GroupTrainer"
@@ -282,9 +283,7 @@ def _trainer(
             "client_optimizer must be an optimizer of tff.learning.optimizers or a "
             "learning rate, got None"
         )
-    make = (
-        vectorized.trainer_side_by_side if grouped else client_work.trainer_from_model
-    )
+    make = vectorized.trainer_side_by_side if grouped else trainers.trainer_from_model
     return make(model, client_optimizer, client_epochs)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.learning import client_work, grouping
-from tff_agg.learning.client_work import ModelWeights
+from tff_agg.learning import grouping, trainers
 from tff_agg.learning.group_work import GroupTrainer
+from tff_agg.learning.trainers import ModelWeights
 
 MOST_PARAMETERS = 200_000
 
@@ -85,7 +85,7 @@ def trainer_side_by_side(
             "each user. A Keras model becomes functional with "
             "tff.learning.models.functional_model_from_keras."
         )
-    training = client_work.functional_training(model, client_optimizer, epochs)
+    training = trainers.functional_training(model, client_optimizer, epochs)
     of_all = tf.vectorized_map if _vectorizes(model) else _one_after_another
 
     @tf.function
@@ -213,7 +213,7 @@ def _operations(model: tff.learning.models.FunctionalModel) -> Iterator[str]:
             (weights.trainable, weights.non_trainable), x, training=True
         )
 
-    x, _ = client_work.features_and_labels(model.input_spec)
+    x, _ = trainers.features_and_labels(model.input_spec)
     with tf.Graph().as_default():
         graph_def = (
             tf.function(forward).get_concrete_function(weights, x).graph.as_graph_def()

@@ -27,8 +27,8 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     """
     from tff_agg.audit import threats
     from tff_agg.experiment import cohorts, process_cache
-    from tff_agg.learning import client_work
     from tff_agg.learning import process as processes
+    from tff_agg.learning import trainers
 
     if not isinstance(run.config, TrainConfig):
         raise ValueError(
@@ -42,8 +42,8 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     read = cohorts.reader(task, cohorts.build_sampler(task))
     cache = stack.enter_context(contextlib.closing(process_cache.ProcessCache()))
     trainer: Any = task.model()
-    if not isinstance(trainer, client_work.LocalTrainer):
-        trainer = client_work.trainer_from_model(
+    if not isinstance(trainer, trainers.LocalTrainer):
+        trainer = trainers.trainer_from_model(
             trainer, config.client_learning_rate, config.local_epochs
         )
 
