@@ -175,11 +175,12 @@ def _sums_step(config: next_word.ModelConfig) -> Callable[..., Any]:
     def step(weights, rows):
         packed = packing.pack(rows)
         states = lstm.hidden_states(weights, packed)
+        *_, output, output_bias = weights
         count = tf.shape(states)[0]
 
         def body(first, total):
             part = slice(first, first + _LOGITS)
-            logits = tf.matmul(states[part], weights[6]) + weights[7]
+            logits = tf.matmul(states[part], output) + output_bias
             targets = packed.targets[part]
             scored = lstm.score(logits, targets)
             new = metrics.sums(config, targets, scored.predicted, scored.losses)
