@@ -15,8 +15,8 @@ Settings = Mapping[str, Any]
 BASELINE, EMA, UTA = "DP-SGD", "EMA_tr", "UTA_tr"
 ORIGINAL, SHIFT = "original", "shift"
 
-# What the baseline's models are chosen by: the last one, or what is made of several.
-LAST, RECYCLED = "last", "recycled"
+# Chosen by what is made of several checkpoints.
+RECYCLED = "recycled"
 
 GRID = inference.Grid(
     uta=(5, 10, 20, 50, 100),
