@@ -40,6 +40,13 @@ class Level(NamedTuple):
     curve: tuple[int, ...]
     separations: tuple[int, ...]
 
+    def step_variance(self, rate: float) -> float:
+        """Returns the variance that the noise of one step gives every weight."""
+        return (rate * self.noise_multiplier / BATCH) ** 2
+
+
+# Images in a batch on average; the clip norm is 1.
+BATCH = 16384
 
 LEVELS: Mapping[str, Level] = {
     "eps1": Level(250, 21.1, tuple(range(5, 251, 5)), (1, 2, 5, 10, 25, 50)),
@@ -58,7 +65,7 @@ def base(level: str, task: str, data_dir: str, seed: int) -> dict[str, Any]:
     return {
         "data_dir": data_dir,
         "rounds": LEVELS[level].steps,
-        "batch_size": 16384,
+        "batch_size": BATCH,
         "noise_multiplier": LEVELS[level].noise_multiplier,
         "delta": 1e-5,
         "insecure_noise_seed": seed,

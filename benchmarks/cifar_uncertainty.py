@@ -44,17 +44,46 @@ def compare(
 
     Returns:
       'sizes'; 'independent': the mean widths from runs, by size; by separation,
-      'checkpoints': those from checkpoints, and 'ratio'.
+      'checkpoints': those from checkpoints, and 'ratio'; 'walk': see `walk`, the mean
+      over runs.
     """
     task = Cifar(CifarConfig(data_dir=data_dir, rounds=1, noise_multiplier=1.0))
     rows = task.flat_sample(task.fixed_sample("heldout", EXAMPLES))
     predict = task.predictor()
     needed = steps(level.steps, level.separations)
-    scores = []
+    variance = level.step_variance(settings["learning_rate"])
+    scores, walks = [], []
     for bundle in bundles:
         kept = bundle.checkpoints(settings)
         scores.append({step: predict(kept[step], rows).scores for step in needed})
-    return of_scores(scores, level.steps, level.separations)
+        walks.append(walk(kept, variance))
+    return of_scores(scores, level.steps, level.separations) | {
+        "walk": {
+            apart: float(np.mean([found[apart] for found in walks]))
+            for apart in walks[0]
+        }
+    }
+
+
+def walk(kept: Mapping[int, Mapping[str, Any]], variance: float) -> dict[int, float]:
+    """Says how far the weights moved in the last steps, as compared with noise alone.
+
+    The squared distance of the last checkpoint from each earlier one, over what the
+    noise of the steps between would make by itself. It is 1 for a random walk that
+    nothing pulls back, less where the loss does, and more where the steps agree.
+
+    Args:
+      kept: Checkpoints by step.
+      variance: What one step's noise gives every weight.
+    """
+    last = max(kept)
+    found = {}
+    for step in sorted(kept, reverse=True)[1:]:
+        moved = [np.square(kept[last][n] - kept[step][n]) for n in kept[last]]
+        count = sum(part.size for part in moved)
+        total = sum(float(part.sum(dtype=np.float64)) for part in moved)
+        found[last - step] = total / ((last - step) * count * variance)
+    return found
 
 
 def of_scores(

@@ -140,3 +140,17 @@ def test_checkpoints_that_vary_like_runs_have_a_ratio_of_one():
     ]
     found = cifar_uncertainty.of_scores(independent, last, [1])
     np.testing.assert_allclose(found["ratio"][1], 1, atol=0.2)
+
+
+def test_a_walk_is_told_from_what_is_pulled_back():
+    generator = np.random.default_rng(0)
+    steps = 0.1 * generator.standard_normal((50, 2000))
+    free, pulled = {0: {"w": np.zeros(2000)}}, {0: {"w": np.zeros(2000)}}
+    for number, step in enumerate(steps, 1):
+        free[number] = {"w": free[number - 1]["w"] + step}
+        pulled[number] = {"w": 0.5 * pulled[number - 1]["w"] + step}
+    found = cifar_uncertainty.walk(free, 0.01)
+    np.testing.assert_allclose([found[1], found[49]], 1, atol=0.15)
+    assert cifar_uncertainty.walk(pulled, 0.01)[49] < 0.1
+    level = arms.Level(10, 3.0, (), ())
+    assert level.step_variance(2.0) == pytest.approx((6 / arms.BATCH) ** 2)
