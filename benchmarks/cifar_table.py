@@ -33,6 +33,7 @@ from benchmarks.cifar_lanes import (
 from cifar.task import CifarConfig
 from tff_agg import files
 from tff_agg.experiment import binaries, figures, flag_fields, terminal
+from tff_agg.experiment.seed_statistics import gain
 from tff_agg.experiment.seed_statistics import spread as spread_of
 from tff_agg.recycling import inference
 
@@ -247,6 +248,25 @@ def table(lines: Mapping[str, Any]) -> str:
     return terminal.table(["line", "chosen", *COLUMNS], rows)
 
 
+def gains(lines: Mapping[str, Any]) -> str:
+    """Lays out what each cell gains on the baseline's last iterate, seed by seed.
+
+    In points, ± the standard error; a star where it stands clear of the spread.
+    """
+    reference = lines[next(iter(_BASELINES))]["cells"][TRAINED]["test"]
+
+    def cell(values: Sequence[float]) -> str:
+        found = gain(values, reference)
+        star = "*" if found.clear else ""
+        return f"{100 * found.mean:+.2f} ± {100 * found.error:.2f}{star}"
+
+    rows = [
+        [line, *(cell(facts["cells"][column]["test"]) for column in COLUMNS)]
+        for line, facts in lines.items()
+    ]
+    return terminal.table(["gain", *COLUMNS], rows)
+
+
 def _words(settings: Settings) -> str:
     """Says a run's settings in a few words."""
     words = [f"η={settings['learning_rate']:g}"]
@@ -307,6 +327,8 @@ def main(values: flags.FlagValues) -> int:
             name = f"{level} {task}"
             found[name] = study.lines(level, task, seeds)
             say(f"\n{name}, seeds {seeds}\n{table(found[name])}")
+            if len(seeds) > 1:
+                say(gains(found[name]))
             for line, facts in found[name].items():
                 several = [study.judged(level, task, seed) for seed in seeds]
                 if seeds[0] == study.seeds[0] and line.startswith(arms.BASELINE):

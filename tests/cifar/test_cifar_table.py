@@ -119,6 +119,19 @@ def test_last_and_recycled_have_a_choice_each():
     assert recycled.parameters["OPA"] == 20
 
 
+def test_gains_are_those_on_the_last_iterate_of_the_same_seeds():
+    def line(by):
+        values = [[v + by for v in (0.40, 0.50, 0.60)] for _ in cifar_table.COLUMNS]
+        cells = zip(cifar_table.COLUMNS, values, strict=True)
+        made = {c: {"parameter": None, "test": found} for c, found in cells}
+        return {"settings": arms.plain(1.0), "cells": made}
+
+    lines = {f"{arms.BASELINE}, last": line(0.0), arms.UTA: line(0.02)}
+    # Seed by seed it is clear, whatever the spread over seeds.
+    assert "+2.00 ± 0.00*" in cifar_table.gains(lines)
+    assert "52.00 ± 10.00" in cifar_table.table(lines)
+
+
 def test_checkpoints_that_vary_like_runs_have_a_ratio_of_one():
     generator = np.random.default_rng(0)
     centre = generator.dirichlet(np.ones(4), size=200)
