@@ -333,7 +333,8 @@ def main(values: flags.FlagValues) -> int:
                 several = [study.judged(level, task, seed) for seed in seeds]
                 if seeds[0] == study.seeds[0] and line.startswith(arms.BASELINE):
                     points = several[0].scores(facts["settings"])["curve"]
-                    curves[f"{name}, {_words(facts['settings'])}"] = points
+                    title = f"{level.replace('eps', 'ε = ')}, {task}"
+                    curves[f"{title}, {_words(facts['settings'])}"] = points
                 if len(seeds) > 1:
                     widths[f"{name}: {line}"] = cifar_uncertainty.compare(
                         several, facts["settings"], arms.LEVELS[level], values.data_dir
