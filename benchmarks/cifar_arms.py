@@ -130,12 +130,15 @@ CANDIDATES: Mapping[tuple[str, str], Mapping[str, Sequence[Settings]]] = {
     },
 }
 
-# What the causes are looked for with, at ε = 1 without a shift, on validation data: the
-# other reading of the training aggregation, and runs without noise.
-PROBES: Mapping[str, tuple[Mapping[str, Any], Sequence[Settings]]] = {
+# What the causes are looked for with, without a shift, on validation data: the other
+# reading of the training aggregation and runs without noise, at ε = 1; and whether the
+# rate that was chosen there is a good one at ε = 8.
+PROBES: Mapping[str, tuple[str, Mapping[str, Any], Sequence[Settings]]] = {
     "iterate": (
+        "eps1",
         {},
         [uta(4.0, 50, 100, "iterate"), uta(2.0, 50, 100, "iterate")],
     ),
-    "no_noise": ({"noise_multiplier": 0.0}, [plain(2.0), plain(4.0)]),
+    "no_noise": ("eps1", {"noise_multiplier": 0.0}, [plain(2.0), plain(4.0)]),
+    "rates_eps8": ("eps8", {}, [plain(1.0), plain(2.0)]),
 }

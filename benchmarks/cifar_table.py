@@ -175,11 +175,11 @@ class Study:
 
     def probes(self) -> None:
         """Runs what is not for the table but for its explanation, and prints it."""
-        for name, (changes, settings) in arms.PROBES.items():
-            shared = arms.base(TUNED_AT, arms.ORIGINAL, self._data_dir, TUNING_SEED)
+        for name, (level, changes, settings) in arms.PROBES.items():
+            shared = arms.base(level, arms.ORIGINAL, self._data_dir, TUNING_SEED)
             folder = self._out / f"probe_{name}"
             bundle = Bundle(CifarConfig(**{**shared, **changes}), settings, folder)
-            bundle.run(Wanted(arms.GRID, curve=arms.LEVELS[TUNED_AT].curve), say)
+            bundle.run(Wanted(arms.GRID, curve=arms.LEVELS[level].curve), say)
             for one in settings:
                 found = bundle.scores(one)["scores"]["heldout"]
                 best = [best_parameter(found, m) for m in ("last", "UTA_inf")]
