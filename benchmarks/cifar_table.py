@@ -70,7 +70,7 @@ def best_parameter(scores: Mapping[str, float], method: str) -> tuple[float, str
       (0.5, 'OPA 20')
     """
     keys = [key for key in scores if key.partition(" ")[0] == method]
-    # Of equals the smallest parameter, whatever the order in a file.
+    # Of equals always the same one, whatever the order in a file.
     best = max(keys, key=lambda key: (scores[key], -len(key), key))
     return scores[best], best
 

@@ -117,6 +117,11 @@ def test_last_and_recycled_have_a_choice_each():
     assert recycled.settings == arms.plain(4.0)
     assert recycled.parameters["UTA_inf"] == 20
     assert recycled.parameters["OPA"] == 20
+    # Of equals the same one in any order.
+    tie = {"EMA_inf 0.8": 0.5, "EMA_inf 0.6": 0.5, "EMA_inf 0.95": 0.5}
+    turned = dict(reversed(tie.items()))
+    best = cifar_table.best_parameter(tie, "EMA_inf")
+    assert best == cifar_table.best_parameter(turned, "EMA_inf")
 
 
 def test_gains_are_those_on_the_last_iterate_of_the_same_seeds():
