@@ -1,188 +1,352 @@
-r"""The paper's CIFAR tables from runs of one's own: trains, tunes, prints.
+r"""The paper's CIFAR-100 table from runs of one's own: tunes, trains, judges, prints.
 
-    python -m benchmarks.cifar_table --rows=c100_baseline_eps1,c100_uta_eps1 \
-        --learning_rates=2,4,8 --seeds=5 --out=results/cifar
+    python -m benchmarks.cifar_table --data_dir=../shared/data --out=results/cifar
 
-For every row (a flag file of cifar/configs): one run for each learning rate, under
-seed 100, judged on validation data; then `--seeds` runs at the best one, all steps. For
-inference, parameters are chosen on validation data over all seeds; the test data are
-scored once, at the chosen ones. All runs share one process; start the same command
-again to go on. Writes table.json to --out.
+Every arm has five candidates (`cifar_arms`), chosen on validation data with seed 100 at
+ε = 1; the last iterate and what is recycled have a choice each. At ε = 8, whose runs
+are eight times as long, those choices are used (of the baseline's two that for
+recycling), with τ at the same share of the run. The chosen ones are trained with seeds
+0, 1, … and judged on test data; inference parameters are those that were best in
+tuning. All seeds are known, so that the figures can be had again, and all runs of a
+seed share batches and noise: such runs have no guarantee. Writes table.json,
+uncertainty.json and curves.png to --out; goes on where it stopped.
 """
 
-import dataclasses
 import json
 import pathlib
 import statistics
-import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
 
-from benchmarks import own_flags
-from cifar.task import Cifar, CifarConfig
+from benchmarks import cifar_arms as arms
+from benchmarks import cifar_uncertainty
+from benchmarks.cifar_lanes import (
+    TRAINED,
+    Bundle,
+    Settings,
+    Wanted,
+    key_of,
+    name_of,
+)
+from cifar.task import CifarConfig
 from tff_agg import files
-from tff_agg.experiment import flag_fields, process_cache, recording, tables, terminal
-from tff_agg.experiment.drivers import evaluate, train
+from tff_agg.experiment import binaries, figures, flag_fields, terminal
+from tff_agg.experiment.seed_statistics import gain
+from tff_agg.experiment.seed_statistics import spread as spread_of
 from tff_agg.recycling import inference
 
-_FLAGS = own_flags.OwnFlags()
-_ROWS = _FLAGS.list("rows", ["c100_baseline_eps1"], "Flag files of cifar/configs.")
-_RATES = _FLAGS.list("learning_rates", [], "To choose from; none: the row's own.")
-_SEEDS = _FLAGS.integer("seeds", 5, "Runs of each row.")
-_MORE = _FLAGS.list("more", [], "Further flags of cifar.train for all runs.")
-_OUT = _FLAGS.string("out", "results/cifar", "Folder.")
-
-_CONFIGS = pathlib.Path(__file__).parent.parent / "cifar" / "configs"
-_TUNING_SEED = 100
-_GRID = inference.Grid(
-    uta=(2, 3, 5, 10, 20, 50, 100),
-    outputs=(2, 3, 5, 10, 20, 50, 100),
-    ema=(0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99),
-)
-# Every run: the checkpoints that the grid needs, one validation at the end.
-_SAVING = ["--keep_last=100", "--keep_every=0", "--evaluate_every=1000000"]
+TUNING_SEED = 100
+TUNED_AT = "eps1"
+RECYCLED_METHODS = ("EMA_inf", "UTA_inf", "OPA", "OMV")
+COLUMNS = (TRAINED, "last", "EMA_baseline", *RECYCLED_METHODS)
 
 
-def config_of(row: str, more: list[str]) -> CifarConfig:
-    """Returns the configuration of a flag file, with further flags."""
-    values = flags.FlagValues()
-    flag_fields.define(CifarConfig, values)
-    given = [f"--flagfile={_CONFIGS / row}.cfg", *_SAVING, *more]
-    values(["cifar.train", *given])
-    return flag_fields.read(CifarConfig, values)
+# The baseline's lines of the table, and by what their candidates are chosen.
+_BASELINES = {
+    f"{arms.BASELINE}, last": TRAINED,
+    f"{arms.BASELINE}, recycled": arms.RECYCLED,
+}
 
 
-class _Clock(recording.Observer):
-    """Says when a run is done."""
+class Choice(NamedTuple):
+    """What an arm has chosen.
 
-    def on_end(self, outcome: recording.Outcome) -> None:
-        """Prints the score."""
-        found = outcome.test["aggregate"].get("all", {})
-        print(f"{time.strftime('%H:%M:%S')} {outcome.folder} {found}", flush=True)
+    Attributes:
+      settings: The run's.
+      parameters: By method, that of inference; None where there is none to choose.
+    """
+
+    settings: Settings
+    parameters: Mapping[str, float | None]
+
+
+def best_parameter(scores: Mapping[str, float], method: str) -> tuple[float, str]:
+    """Returns the best score of a method and the key it stands under.
+
+    Example:
+      >>> best_parameter({'OPA 5': 0.4, 'OPA 20': 0.5, 'OMV 5': 0.6}, 'OPA')
+      (0.5, 'OPA 20')
+    """
+    keys = [key for key in scores if key.partition(" ")[0] == method]
+    # Of equals always the same one, whatever the order in a file.
+    best = max(keys, key=lambda key: (scores[key], -len(key), key))
+    return scores[best], best
+
+
+def choose(found: Sequence[tuple[Settings, Mapping[str, float]]], by: str) -> Choice:
+    """Chooses the best of an arm's candidates.
+
+    Args:
+      found: Candidates with their validation scores.
+      by: 'trained': what training went on from; 'recycled': the best that inference
+        makes of a run's checkpoints.
+    """
+
+    def value(scores: Mapping[str, float]) -> float:
+        if by == TRAINED:
+            return scores[TRAINED]
+        return max(best_parameter(scores, method)[0] for method in RECYCLED_METHODS)
+
+    settings, scores = max(found, key=lambda pair: value(pair[1]))
+    parameters: dict[str, float | None] = {"last": None, "EMA_baseline": None}
+    for method in RECYCLED_METHODS:
+        _, key = best_parameter(scores, method)
+        parameters[method] = float(key.partition(" ")[2])
+    return Choice(settings, parameters)
+
+
+def scaled(settings: Settings, factor: float) -> Settings:
+    """Returns the settings for runs of another length: τ at the same share.
+
+    Example:
+      >>> scaled({'learning_rate': 2.0, 'start_round': 100}, 8.0)
+      {'learning_rate': 2.0, 'start_round': 800}
+    """
+    if "start_round" not in settings:
+        return settings
+    return {**settings, "start_round": round(factor * settings["start_round"])}
 
 
 class Study:
-    """Runs of all rows in one folder."""
+    """All runs of the table in one folder."""
 
-    def __init__(self, out: pathlib.Path, more: list[str], rates: list[float]):
-        """Takes the folder, flags for all runs, and the learning rates."""
-        self._out, self._more, self._rates = out, more, rates
-        self._cache = process_cache.ProcessCache()
+    def __init__(self, out: pathlib.Path, data_dir: str, seeds: Sequence[int]):
+        """Takes the folder, where the data are, and the seeds that are judged."""
+        self._out, self._data_dir, self.seeds = out, data_dir, tuple(seeds)
 
-    def _train(self, config: CifarConfig, name: str) -> pathlib.Path:
-        folder = self._out / "runs" / name
-        train.run(Cifar(config), folder, _Clock(), cache=self._cache)
-        return folder
+    def bundle(
+        self, level: str, task: str, settings: Sequence[Settings], seed: int
+    ) -> Bundle:
+        """Returns the runs of a seed."""
+        config = CifarConfig(**arms.base(level, task, self._data_dir, seed))
+        return Bundle(config, settings, self._out / f"{level}_{task}")
 
-    def learning_rate(self, row: str) -> tuple[float, dict[float, float]]:
-        """Returns the best learning rate on validation data, and what each gave."""
-        own = config_of(row, self._more)
-        if not self._rates:
-            return own.learning_rate, {}
-        found = {}
-        for rate in self._rates:
-            config = dataclasses.replace(
-                own, learning_rate=rate, seed=_TUNING_SEED, test_examples=0
-            )
-            folder = self._train(config, f"{row}/tune_{rate:g}")
-            found[rate] = _last(folder)
-        return max(found, key=lambda rate: found[rate]), found
-
-    def runs(self, row: str, rate: float, seed: int) -> pathlib.Path:
-        """Trains one run of a row."""
-        config = dataclasses.replace(
-            config_of(row, self._more), learning_rate=rate, seed=seed
-        )
-        return self._train(config, f"{row}/seed{seed}")
-
-    def scores(self, folders: list[pathlib.Path], name: str) -> dict[str, Any]:
-        """Returns mean and deviation on test data, parameters chosen on validation."""
-        grid = _GRID if name == "iterate" else inference.Grid(baseline=False)
-
-        def summary(split: str) -> list[dict[str, Any]]:
-            config = evaluate.EvaluateConfig(
-                runs=tuple(map(str, folders)),
-                out=str(self._out),
-                grid=grid,
-                split=split,
-                name=name,
-            )
-            rows = evaluate.evaluate_runs(Cifar, config)
-            return evaluate.summarise(rows, Cifar.metrics[:1])
-
-        best: dict[str, dict[str, Any]] = {}
-        for row in summary("heldout"):
-            method = row["method"]
-            if method not in best or row["accuracy"] > best[method]["accuracy"]:
-                best[method] = row
-        tested = {(r["method"], r["parameter"]): r["accuracy"] for r in summary("test")}
+    def choices(self, level: str, task: str) -> dict[str, Choice]:
+        """Returns what each line of the table has chosen; runs what it takes."""
+        candidates = arms.CANDIDATES[TUNED_AT, task]
+        every = [one for several in candidates.values() for one in several]
+        tuned = self.bundle(TUNED_AT, task, every, TUNING_SEED)
+        tuned.run(Wanted(arms.GRID), say)
+        found = {
+            arm: [(one, tuned.scores(one)["scores"]["heldout"]) for one in several]
+            for arm, several in candidates.items()
+        }
+        made = {
+            **{
+                line: choose(found[arms.BASELINE], by)
+                for line, by in _BASELINES.items()
+            },
+            arms.EMA: choose(found[arms.EMA], TRAINED),
+            arms.UTA: choose(found[arms.UTA], TRAINED),
+        }
+        if level != TUNED_AT:
+            # Not tuned here: one run, of which both are made, at half the price.
+            last, recycled = _BASELINES
+            made[last] = made[recycled]
+        factor = arms.LEVELS[level].steps / arms.LEVELS[TUNED_AT].steps
         return {
-            method: {
-                "parameter": row["parameter"],
-                "test": tested[method, row["parameter"]],
-            }
-            for method, row in best.items()
+            line: choice._replace(settings=scaled(choice.settings, factor))
+            for line, choice in made.items()
         }
 
+    def judged(self, level: str, task: str, seed: int) -> Bundle:
+        """Returns the chosen runs of a seed, trained and judged."""
+        choices = self.choices(level, task)
+        bundle = self.bundle(level, task, _distinct(choices), seed)
+        bundle.run(_wanted(level, choices, with_curve=seed == self.seeds[0]), say)
+        return bundle
 
-def _last(folder: pathlib.Path) -> float:
-    """Returns the last validation accuracy of what the run trained on."""
-    rows = tables.read_rows(folder / "validation.csv")
-    wanted = [r for r in rows if (r["weights"], r["group"]) == ("aggregate", "all")]
-    return float(wanted[-1]["accuracy"])
+    def lines(self, level: str, task: str, seeds: Sequence[int]) -> dict[str, Any]:
+        """Returns the table's lines: for each cell the accuracies by seed."""
+        choices = self.choices(level, task)
+        bundles = [self.judged(level, task, seed) for seed in seeds]
+        found: dict[str, Any] = {}
+        for line, choice in choices.items():
+            tests = [b.scores(choice.settings)["scores"]["test"] for b in bundles]
+            cells = {}
+            for method in COLUMNS:
+                at = choice.parameters.get(method)
+                key = key_of(method, at)
+                cells[method] = {"parameter": at, "test": [t[key] for t in tests]}
+            found[line] = {"settings": dict(choice.settings), "cells": cells}
+        return found
+
+    def probes(self) -> None:
+        """Runs what is not for the table but for its explanation, and prints it."""
+        for name, (level, changes, settings) in arms.PROBES.items():
+            shared = arms.base(level, arms.ORIGINAL, self._data_dir, TUNING_SEED)
+            folder = self._out / f"probe_{name}"
+            bundle = Bundle(CifarConfig(**{**shared, **changes}), settings, folder)
+            bundle.run(Wanted(arms.GRID, curve=arms.LEVELS[level].curve), say)
+            for one in settings:
+                found = bundle.scores(one)["scores"]["heldout"]
+                best = [best_parameter(found, m) for m in ("last", "UTA_inf")]
+                say(f"{name}: {name_of(one)}: {found[TRAINED]:.4f}, {best}")
+
+    def done(self, level: str, task: str) -> list[int]:
+        """Returns the seeds whose runs are all there."""
+        choices = _distinct(self.choices(level, task))
+        return [
+            seed
+            for seed in self.seeds
+            if all(
+                self.bundle(level, task, choices, seed).path(one).exists()
+                for one in choices
+            )
+        ]
 
 
-def main(argv: list[str]) -> None:
-    """Trains what is missing and prints the table."""
-    del argv
-    from tff_agg import runtime
-
-    runtime.set_up_tensorflow()
-    out = pathlib.Path(_OUT.value)
-    study = Study(out, _MORE.value, [float(rate) for rate in _RATES.value])
-    chosen = {row: study.learning_rate(row) for row in _ROWS.value}
-    for seed in range(_SEEDS.value):
-        for row in _ROWS.value:
-            study.runs(row, chosen[row][0], seed)
-    found = {}
-    for row in _ROWS.value:
-        folders = [out / "runs" / row / f"seed{seed}" for seed in range(_SEEDS.value)]
-        rate, searched = chosen[row]
-        seconds = [_seconds(folder) for folder in folders]
-        found[row] = {
-            "learning_rate": rate,
-            "validation_by_learning_rate": searched,
-            "seconds_per_run": statistics.fmean(seconds),
-            "trained": study.scores(folders, "aggregate")["last"],
-            "recycled": study.scores(folders, "iterate"),
-        }
-    files.write_text(out / "table.json", json.dumps(found, indent=2) + "\n")
-    print(table(found))
+def _distinct(choices: Mapping[str, Choice]) -> list[Settings]:
+    """Returns the settings of all lines, each once."""
+    found: list[Settings] = []
+    for choice in choices.values():
+        if choice.settings not in found:
+            found.append(choice.settings)
+    return found
 
 
-def _seconds(folder: pathlib.Path) -> float:
-    return sum(float(row["seconds"]) for row in tables.read_rows(folder / "timing.csv"))
+def _wanted(level: str, choices: Mapping[str, Choice], with_curve: bool) -> Wanted:
+    """Returns what is kept of the chosen runs: the test data see nothing else."""
+
+    def values(*methods: str) -> tuple[Any, ...]:
+        chosen = {c.parameters[method] for c in choices.values() for method in methods}
+        return tuple(sorted(value for value in chosen if value is not None))
+
+    facts = arms.LEVELS[level]
+    return Wanted(
+        inference.Grid(
+            uta=tuple(int(k) for k in values("UTA_inf")),
+            outputs=tuple(int(k) for k in values("OPA", "OMV")),
+            ema=values("EMA_inf"),
+        ),
+        splits=("test",),
+        curve=facts.curve if with_curve else (),
+        checkpoints=cifar_uncertainty.steps(facts.steps, facts.separations),
+    )
 
 
-def table(found: dict[str, Any]) -> str:
-    """Lays the figures out, a line for each row."""
-    methods = list(dict.fromkeys(m for row in found.values() for m in row["recycled"]))
+def say(text: str) -> None:
+    """Prints at once."""
+    print(text, flush=True)
 
-    def cell(score: dict[str, Any]) -> str:
-        mean, spread = score["test"]
-        shown = f"{100 * mean:.2f}"
-        shown += "" if spread is None else f" ± {100 * spread:.2f}"
-        at = score["parameter"]
-        return shown if at is None else f"{shown} ({at:g})"
 
-    lines = [
-        [name, f"{row['learning_rate']:g}", cell(row["trained"])]
-        + [cell(row["recycled"][m]) if m in row["recycled"] else "" for m in methods]
-        for name, row in found.items()
+def table(lines: Mapping[str, Any]) -> str:
+    """Lays the lines out: mean ± standard deviation in percent (parameter)."""
+
+    def cell(found: Mapping[str, Any]) -> str:
+        mean, spread = statistics.fmean(found["test"]), spread_of(found["test"])
+        text = f"{100 * mean:.2f} ± {100 * spread:.2f}"
+        at = found["parameter"]
+        return text if at is None else f"{text} ({at:g})"
+
+    rows = [
+        [line, _words(facts["settings"])] + [cell(facts["cells"][c]) for c in COLUMNS]
+        for line, facts in lines.items()
     ]
-    return terminal.table(["row", "lr", "trained", *methods], lines)
+    return terminal.table(["line", "chosen", *COLUMNS], rows)
+
+
+def gains(lines: Mapping[str, Any]) -> str:
+    """Lays out what each cell gains on the baseline's last iterate, seed by seed.
+
+    In points, ± the standard error; a star where it stands clear of the spread.
+    """
+    reference = lines[next(iter(_BASELINES))]["cells"][TRAINED]["test"]
+
+    def cell(values: Sequence[float]) -> str:
+        found = gain(values, reference)
+        star = "*" if found.clear else ""
+        return f"{100 * found.mean:+.2f} ± {100 * found.error:.2f}{star}"
+
+    rows = [
+        [line, *(cell(facts["cells"][column]["test"]) for column in COLUMNS)]
+        for line, facts in lines.items()
+    ]
+    return terminal.table(["gain", *COLUMNS], rows)
+
+
+def _words(settings: Settings) -> str:
+    """Says a run's settings in a few words."""
+    words = [f"η={settings['learning_rate']:g}"]
+    if "k" in settings:
+        words.append(f"k={settings['k']}")
+    if "ema_decay" in settings:
+        words.append(f"β={settings['ema_decay']:g}")
+    if "start_round" in settings:
+        words.append(f"τ={settings['start_round']}")
+    return " ".join(words)
+
+
+def draw(curves: Mapping[str, Sequence[Sequence[float]]], path: pathlib.Path) -> None:
+    """Draws the last iterate and the mean of its last 50 over the steps."""
+    panels = {}
+    for title, points in curves.items():
+        steps, last, mean = zip(*points, strict=True)
+        panels[title] = {
+            "last iterate": figures.Curve(steps, [last]),
+            "mean of the last 50": figures.Curve(steps, [mean]),
+        }
+    figures.metric_curves(path, panels)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flag_fields.define_one(
+        values, "string", "data_dir", "../shared/data", "folder with cifar100/"
+    )
+    flag_fields.define_one(values, "string", "out", "results/cifar", "folder")
+    flag_fields.define_one(
+        values, "list", "levels", list(arms.LEVELS), "levels of privacy"
+    )
+    flag_fields.define_one(values, "integer", "seeds", 5, "runs of each line")
+    flag_fields.define_one(
+        values, "boolean", "probes", False, "run what explains the table, too"
+    )
+    flag_fields.define_one(
+        values, "boolean", "only_print", False, "train nothing; print what is there"
+    )
+
+
+def main(values: flags.FlagValues) -> int:
+    """Trains what is missing and prints the table."""
+    study = Study(pathlib.Path(values.out), values.data_dir, range(values.seeds))
+    tasks = (arms.ORIGINAL, arms.SHIFT)
+    for level in values.levels if not values.only_print else ():
+        for seed in study.seeds:
+            for task in tasks:
+                study.judged(level, task, seed)
+    if values.probes:
+        study.probes()
+    found, widths, curves = {}, {}, {}
+    for level in values.levels:
+        for task in tasks:
+            if not (seeds := study.done(level, task)):
+                continue
+            name = f"{level} {task}"
+            found[name] = study.lines(level, task, seeds)
+            say(f"\n{name}, seeds {seeds}\n{table(found[name])}")
+            if len(seeds) > 1:
+                say(gains(found[name]))
+            for line, facts in found[name].items():
+                several = [study.judged(level, task, seed) for seed in seeds]
+                if seeds[0] == study.seeds[0] and line.startswith(arms.BASELINE):
+                    points = several[0].scores(facts["settings"])["curve"]
+                    title = f"{level.replace('eps', 'ε = ')}, {task}"
+                    curves[f"{title}, {_words(facts['settings'])}"] = points
+                if len(seeds) > 1:
+                    widths[f"{name}: {line}"] = cifar_uncertainty.compare(
+                        several, facts["settings"], arms.LEVELS[level], values.data_dir
+                    )
+    out = pathlib.Path(values.out)
+    files.write_text(out / "table.json", json.dumps(found, indent=1) + "\n")
+    files.write_text(out / "uncertainty.json", json.dumps(widths, indent=1) + "\n")
+    say("\n" + cifar_uncertainty.table(widths))
+    if curves:
+        draw(curves, out / "curves.png")
+    return 0
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    binaries.run_main(define_flags, main, needs_tensorflow=False)

@@ -44,7 +44,9 @@ class DPSGDProcess:
 
     Attributes:
       description: What the process is, as JSON values, for a run's identity.
-      micro_batch: How many examples are computed at a time.
+      model: What is trained.
+      plan: The plan.
+      averager: The checkpoint aggregation.
 
     Example:
       process = DPSGDProcess(SampleModel(loss), plan=plan, learning_rate=2.0)
@@ -79,8 +81,8 @@ class DPSGDProcess:
         if not isinstance(plan, privacy.DPSGDPlan):
             raise TypeError(f"plan must be a privacy.DPSGDPlan, got {plan!r}")
         server_step.check_step(learning_rate, momentum, nesterov, step_from, prefix="")
-        self._model, self._plan = model, plan
-        self._averager = averager or averaging.last()
+        self.model, self.plan = model, plan
+        self.averager = averager or averaging.last()
         self._step_size, self._momentum, self._nesterov = (
             learning_rate,
             momentum,
@@ -98,7 +100,7 @@ class DPSGDProcess:
                 "mechanism": "dp_sgd",
                 "participation": plan.participation.to_json(),
             },
-            "averager": self._averager.to_json(),
+            "averager": self.averager.to_json(),
             "server": {
                 "learning_rate": learning_rate,
                 "momentum": momentum,
@@ -125,7 +127,7 @@ class DPSGDProcess:
         zeros = jax.tree_util.tree_map(jnp.zeros_like, theta)
         return {
             "aggregate": theta,
-            "averager": self._averager.init(theta),
+            "averager": self.averager.init(theta),
             "iterate": theta,
             "momentum": zeros if self._momentum else (),
             "noise": self._mechanism.init(theta, seed),
@@ -143,59 +145,76 @@ class DPSGDProcess:
         Raises:
           ValueError: The plan has no step left.
         """
-        if (done := int(state["round"])) >= self._plan.steps:
-            raise ValueError(
-                f"the plan is for {self._plan.steps} steps; {done} are done"
-            )
+        self.steps_done(state)
         micro = self.micro_batch(state["iterate"])
         count = len(batch[0])
-        capacity = self._capacity(count, micro)
+        capacity = self.capacity(count, micro)
         if capacity not in self._compiled:
             self._compiled[capacity] = self._step_function(micro)
-        padded = [_padded(np.asarray(array), capacity, micro) for array in batch]
+        padded = [with_room(np.asarray(array), capacity, micro) for array in batch]
         state, metrics = self._compiled[capacity](state, padded, count)
         return Output(state, jax.device_get(metrics))
 
+    def steps_done(self, state: State) -> int:
+        """Returns how many steps are done; refuses where none is left."""
+        if (done := int(state["round"])) >= self.plan.steps:
+            raise ValueError(
+                f"the plan is for {self.plan.steps} steps; {done} are done"
+            )
+        return done
+
     def micro_batch(self, weights: Weights) -> int:
         """Returns how many examples are computed at a time: no more than are drawn."""
-        fitting = self._model.micro_batch(weights, self._memory_budget)
+        fitting = self.model.micro_batch(weights, self._memory_budget)
         return min(fitting, self._usual)
 
     @property
     def _usual(self) -> int:
         """The size that hardly any batch exceeds."""
-        mean = self._plan.batch_size
+        mean = self.plan.batch_size
         return math.ceil(mean + _SURELY * math.sqrt(mean) + 1)
 
-    def _capacity(self, count: int, micro: int) -> int:
+    def capacity(self, count: int, micro: int) -> int:
         """Returns how many examples the compiled step has room for."""
         return -(-max(self._usual, count) // micro) * micro
 
     def _step_function(self, micro: int) -> Callable[..., Any]:
         """Returns the step: compiled as a whole, or apart from the lanes of its sum."""
-        model, clip_norm = self._model, self._plan.clip_norm
+        model, clip_norm = self.model, self.plan.clip_norm
+
+        def after(state: State, total: ClippedSum, count: Any) -> Any:
+            return self.stepped(state, total, self.noise(state), count)
 
         def whole(state: State, batch: Sequence[Any], count: Any) -> Any:
             weights = state["aggregate"]
             total = model.summed(weights, batch, count, clip_norm, micro)
-            return self._stepped(state, total, count)
+            return after(state, total, count)
 
         if not model.by_core:
             return jax.jit(whole)
         add = lanes.LanedSum(model, clip_norm, micro)
-        stepped = jax.jit(self._stepped)
+        compiled = jax.jit(after)
 
         def apart(state: State, batch: Sequence[Any], count: int) -> Any:
-            return stepped(state, add(state["aggregate"], batch, count), count)
+            return compiled(state, add(state["aggregate"], batch, count), count)
 
         return apart
 
-    def _stepped(
-        self, state: State, total: ClippedSum, count: Any
+    # The parts of a step, for whoever compiles them with something else.
+
+    def noise(self, state: State) -> tuple[Any, Weights]:
+        """Returns the noise's next state and the noise of a step, of deviation 1."""
+        return self._mechanism.next(state["noise"], state["aggregate"])
+
+    def stepped(
+        self,
+        state: State,
+        total: ClippedSum,
+        noise: tuple[Any, Weights],
+        count: Any,
     ) -> tuple[State, dict[str, Any]]:
-        """The step, given the clipped sum."""
-        plan, weights = self._plan, state["aggregate"]
-        drawn, unit = self._mechanism.next(state["noise"], weights)
+        """Returns the next state and the metrics, from the sum of `count` gradients."""
+        plan, (drawn, unit) = self.plan, noise
         update = jax.tree_util.tree_map(
             lambda g, z: (g + plan.noise_stddev * z) / plan.batch_size,
             total.gradients,
@@ -207,7 +226,6 @@ class DPSGDProcess:
         iterate = jax.tree_util.tree_map(
             lambda w, d: w - self._step_size * d, state[self._step_from], direction
         )
-        averager, aggregate = self._averager.next(state["averager"], iterate)
         squares = [jnp.vdot(leaf, leaf) for leaf in jax.tree_util.tree_leaves(update)]
         finite = jnp.maximum(count - total.non_finite, 1)
         metrics = {
@@ -216,15 +234,23 @@ class DPSGDProcess:
             "non_finite": total.non_finite,
             "update_norm": jnp.sqrt(sum(squares)),
         }
-        new_state = {
-            "aggregate": aggregate,
-            "averager": averager,
+        moved = {
             "iterate": iterate,
             "momentum": momentum,
             "noise": drawn,
             "round": state["round"] + 1,
         }
-        return new_state, metrics
+        return self.averaged(state, moved), metrics
+
+    def averaged(self, state: State, moved: State) -> State:
+        """Returns `moved`, a state with its own iterate, with the average of it.
+
+        Args:
+          state: The state before, whose averager goes on.
+          moved: Holds the new iterate and all else that does not depend on averages.
+        """
+        averager, aggregate = self.averager.next(state["averager"], moved["iterate"])
+        return {**moved, "averager": averager, "aggregate": aggregate}
 
     # What the training loop asks of a state.
 
@@ -263,7 +289,7 @@ class DPSGDProcess:
         }
 
 
-def _padded(array: np.ndarray, capacity: int, micro: int) -> np.ndarray:
+def with_room(array: np.ndarray, capacity: int, micro: int) -> np.ndarray:
     """Returns an array with room for more; what is computed on beyond it is zero."""
     made = np.empty((capacity, *array.shape[1:]), array.dtype)
     made[: len(array)] = array

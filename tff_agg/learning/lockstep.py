@@ -1,0 +1,160 @@
+"""Runs of DP-SGD side by side: one batch and one draw of noise for all of them.
+
+Runs that differ in learning rate and averager only, with one known seed, have the same
+batches and the same noise. So a batch is gathered once for all, a softmax layer's
+products are taken of all runs' weights at once, and as long as a run's average is not
+used (before its τ) it takes the steps of the run without one, which are computed once.
+The figures are those of each run by itself, up to the order of additions.
+
+It is for experiments with known seeds. Several runs of one secret would spend the
+privacy of each, and noise that they share could be subtracted.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tff_agg.learning.dp_sgd import DPSGDProcess, State, Weights, with_room
+
+
+class Lane(NamedTuple):
+    """One of the runs.
+
+    Attributes:
+      process: The run's process.
+      start: τ, as in the averager: in the states of fewer steps the aggregate is the
+        iterate. None where it always is, as with `averaging.last()`.
+    """
+
+    process: DPSGDProcess
+    start: int | None = None
+
+    def is_plain(self, done: int) -> bool:
+        """Says whether the next step is that of a run without averages."""
+        return self.start is None or done < self.start
+
+
+class Lockstep:
+    """Several runs that take every step together.
+
+    Example:
+      together = Lockstep([Lane(plain), Lane(averaging_from_100, start=100)])
+      states = together.initialize(weights, seed=(7, 0))
+      states = together.next(states, [features, labels])
+    """
+
+    def __init__(self, lanes: Sequence[Lane]):
+        """Checks that the runs belong together.
+
+        Args:
+          lanes: The runs: one plan, one model.
+
+        Raises:
+          ValueError: Plans differ, so that noise or batches are not the same; or an
+            average is used before the `start` given for it.
+        """
+        plans = [lane.process.description["plan"] for lane in lanes]
+        if any(plan != plans[0] for plan in plans[1:]):
+            raise ValueError("runs in lockstep must have one plan: clip norm, noise, …")
+        for number, lane in enumerate(lanes):
+            if not _starts_in_time(lane):
+                raise ValueError(
+                    f"start={lane.start} of run {number}: its averager "
+                    f"{lane.process.averager.name} is used earlier"
+                )
+        self._lanes = tuple(lanes)
+        self._compiled: dict[Any, Any] = {}
+        self._rules = [_rule(lane.process) for lane in lanes]
+
+    def initialize(self, weights: Weights, seed: Sequence[int]) -> list[State]:
+        """Returns the states before the first step.
+
+        Args:
+          weights: θ_0 by name.
+          seed: Two integers of 64 bits; a known seed, see above.
+        """
+        return [lane.process.initialize(weights, seed) for lane in self._lanes]
+
+    def leaders(self, done: int) -> tuple[int, ...]:
+        """Returns for each run the one whose next step it takes; mostly its own.
+
+        Example:
+          `(0, 0, 2)`: the second of three runs still takes the steps of the first.
+        """
+        found: list[int] = []
+        for number, lane in enumerate(self._lanes):
+            alike = [
+                other
+                for other in range(number)
+                if self._rules[other] == self._rules[number]
+                and self._lanes[other].is_plain(done)
+            ]
+            found.append(alike[0] if lane.is_plain(done) and alike else number)
+        return tuple(found)
+
+    def next(self, states: Sequence[State], batch: Sequence[np.ndarray]) -> list[State]:
+        """Takes a step of every run.
+
+        Args:
+          states: As `initialize` or `next` returned them.
+          batch: As in `DPSGDProcess.next`.
+
+        Raises:
+          ValueError: The plan has no step left.
+        """
+        first = self._lanes[0].process
+        done = first.steps_done(states[0])
+        micro = first.micro_batch(states[0]["iterate"])
+        count = len(batch[0])
+        capacity = first.capacity(count, micro)
+        key = (capacity, self.leaders(done))
+        if key not in self._compiled:
+            step = functools.partial(self._step, leaders=key[1], micro=micro)
+            self._compiled[key] = jax.jit(step)
+        padded = [with_room(np.asarray(array), capacity, micro) for array in batch]
+        return self._compiled[key](list(states), padded, count)
+
+    def _step(
+        self,
+        states: Sequence[State],
+        batch: Sequence[Any],
+        count: Any,
+        leaders: Sequence[int],
+        micro: int,
+    ) -> list[State]:
+        """The compiled step."""
+        processes = [lane.process for lane in self._lanes]
+        leading = sorted(set(leaders))
+        totals = processes[0].model.summed_at_all(
+            [states[lane]["aggregate"] for lane in leading],
+            batch,
+            count,
+            processes[0].plan.clip_norm,
+            micro,
+        )
+        noise = processes[0].noise(states[0])
+        moved: dict[int, State] = {}
+        for lane, total in zip(leading, totals, strict=True):
+            moved[lane], _ = processes[lane].stepped(states[lane], total, noise, count)
+        return [
+            moved[lane]
+            if leader == lane
+            else processes[lane].averaged(states[lane], moved[leader])
+            for lane, leader in enumerate(leaders)
+        ]
+
+
+def _rule(process: DPSGDProcess) -> dict[str, Any]:
+    """Returns what decides a step besides gradient and noise, averages left out."""
+    server: Any = process.description["server"]
+    return {name: value for name, value in server.items() if name != "step_from"}
+
+
+def _starts_in_time(lane: Lane) -> bool:
+    """Says whether up to `start` the aggregate is the iterate, if that is known."""
+    weights = lane.process.averager.weights
+    last = lane.process.plan.steps if lane.start is None else lane.start - 1
+    return weights is None or last < 0 or bool(weights(last)[-1] == 1)
