@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from absl import flags
 
-from benchmarks import cifar_arms as arms
 from benchmarks import cifar10_reduced, cifar_lanes, cifar_table, cifar_uncertainty
+from benchmarks import cifar_arms as arms
 from cifar.task import Cifar, CifarConfig
 from tff_agg.experiment import flag_fields
 from tff_agg.recycling import inference
