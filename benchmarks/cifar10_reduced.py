@@ -23,20 +23,23 @@ from tff_agg.experiment import binaries, flag_fields, terminal
 from tff_agg.experiment.seed_statistics import spread
 from tff_agg.recycling import inference
 
-STEPS, START, RATE = 100, 67, 2.0
+STEPS, START = 100, 67
 GRID = inference.Grid(uta=(10,), outputs=(5,), ema=(0.9,))
 COLUMNS = (
     *(TRAINED, "last", "EMA_baseline"),
     *("EMA_inf 0.9", "UTA_inf 10", "OPA 5", "OMV 5"),
 )
-ARMS: Mapping[str, Mapping[str, Settings]] = {
-    task: {
-        arms.BASELINE: arms.plain(RATE),
-        arms.EMA: arms.ema(RATE, 0.6, START),
-        arms.UTA: arms.uta(RATE, k, START),
+# The paper's k of the rows for ε = 8.
+K = {arms.ORIGINAL: 2, arms.SHIFT: 5}
+
+
+def settings_of(task: str, rate: float) -> dict[str, Settings]:
+    """Returns the arms of a task at a learning rate."""
+    return {
+        arms.BASELINE: arms.plain(rate),
+        arms.EMA: arms.ema(rate, 0.6, START),
+        arms.UTA: arms.uta(rate, K[task], START),
     }
-    for task, k in ((arms.ORIGINAL, 2), (arms.SHIFT, 5))
-}
 
 
 def base(task: str, data_dir: str, seed: int) -> dict[str, Any]:
@@ -77,12 +80,15 @@ def define_flags(values: flags.FlagValues) -> None:
     )
     flag_fields.define_one(values, "string", "out", "results/cifar10", "folder")
     flag_fields.define_one(values, "integer", "seeds", 2, "runs of each line")
+    flag_fields.define_one(values, "list", "tasks", list(K), "with and without a shift")
+    flag_fields.define_one(values, "float", "rate", 2.0, "learning rate of all arms")
 
 
 def main(values: flags.FlagValues) -> int:
     """Trains what is missing and prints the table."""
     out, tests = pathlib.Path(values.out), {}
-    for task, settings in ARMS.items():
+    for task in values.tasks:
+        settings = settings_of(task, values.rate)
         bundles = [
             Bundle(
                 CifarConfig(**base(task, values.data_dir, seed)),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from absl import flags
 
+from benchmarks import cifar10_reduced, cifar_lanes, cifar_table, cifar_uncertainty
 from benchmarks import cifar_arms as arms
-from benchmarks import cifar_lanes, cifar_table, cifar_uncertainty
 from cifar.task import Cifar, CifarConfig
 from tff_agg.experiment import flag_fields
 from tff_agg.recycling import inference
@@ -172,3 +172,15 @@ def test_a_walk_is_told_from_what_is_pulled_back():
     assert cifar_uncertainty.walk(pulled, 0.01)[49] < 0.1
     level = arms.Level(10, 3.0, (), ())
     assert level.step_variance(2.0) == pytest.approx((6 / arms.BATCH) ** 2)
+
+
+@pytest.mark.parametrize("task", [arms.ORIGINAL, arms.SHIFT])
+def test_the_small_runs_have_the_papers_averages(task):
+    prefix = "c10_pds" if task == arms.SHIFT else "c10"
+    several = cifar10_reduced.settings_of(task, 0.5)
+    for arm, name in ((arms.EMA, "ema"), (arms.UTA, "uta")):
+        config = cifar10_reduced.base(task, "", seed=7) | dict(several[arm])
+        ours, wanted = CifarConfig(**config), row(f"{prefix}_{name}_eps8")
+        for field in ("averager", "k", "ema_decay", "pds", "clip_norm"):
+            assert getattr(ours, field) == getattr(wanted, field), (arm, field)
+        assert (ours.learning_rate, ours.seed, ours.insecure_noise_seed) == (0.5, 7, 7)
