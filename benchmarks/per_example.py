@@ -82,7 +82,7 @@ def linear_rates(examples: int, repeats: int) -> dict[str, float]:
 def network_rate(images: int, repeats: int) -> float:
     """Measures WRN-16-4 with group normalisation and weight standardisation."""
     from cifar.task import Cifar, CifarConfig
-    from tff_agg.learning import lanes, per_example
+    from tff_agg.learning import laned_sum, per_example
 
     task = Cifar(
         CifarConfig(
@@ -101,7 +101,7 @@ def network_rate(images: int, repeats: int) -> float:
     weights["kernel"] = (0.1 * drawn).astype(np.float32)
     batch = task.batch(np.arange(images), 0)
     micro = model.micro_batch(weights, per_example.MEMORY_BUDGET)
-    run = lanes.LanedSum(model, CLIP_NORM, micro)
+    run = laned_sum.LanedSum(model, CLIP_NORM, micro)
     return rate(lambda: run(weights, batch, images), images, repeats)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tff_agg import privacy
 from tff_agg.learning import layers, per_example
 from tff_agg.learning.dp_sgd import DPSGDProcess
-from tff_agg.learning.lanes import LanedSum
+from tff_agg.learning.laned_sum import LanedSum
 from tff_agg.learning.layers import Layers
 from tff_agg.learning.per_example import SampleModel
 

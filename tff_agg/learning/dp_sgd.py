@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tff_agg import averaging, noise, privacy
-from tff_agg.learning import lanes, per_example, server_step
+from tff_agg.learning import laned_sum, per_example, server_step
 from tff_agg.learning.per_example import ClippedSum, SampleModel
 
 Weights = dict[str, Any]
@@ -192,7 +192,7 @@ class DPSGDProcess:
 
         if not model.by_core:
             return jax.jit(whole)
-        add = lanes.LanedSum(model, clip_norm, micro)
+        add = laned_sum.LanedSum(model, clip_norm, micro)
         compiled = jax.jit(after)
 
         def apart(state: State, batch: Sequence[Any], count: int) -> Any:

@@ -53,7 +53,7 @@ class SampleModel:
       example_bytes: What one example takes in a micro-batch; by default its gradient.
       largest_micro_batch: Above so many examples at a time it gets slower: 1 where
         `vmap` does not pay, or what stays in a core's cache.
-      by_core: Whether each core computes micro-batches of its own (`lanes`), for
+      by_core: Whether each core computes micro-batches of its own (`laned_sum`), for
         models of many small operations, which XLA does not share between cores well.
       side_by_side: A faster way to the sums at several weights than one after the
         other. Its gradients have the last axes of all weights in a row, and its other
