@@ -22,6 +22,9 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
+# Ray gives its processes 30 seconds to start, whatever else the machine does.
+_STARTS = 3
+_TOO_SLOW = "timed out during startup"
 _PREFIX = "tff_agg_ray_"
 _AUTH_MODE, _AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
@@ -62,20 +65,24 @@ class RaySession:
             if address is not None:
                 ray.init(address=address, **common)
                 return
-            self._watched = _Watched()
-            try:
-                ray.init(
-                    address="local",
-                    num_cpus=cpus or len(os.sched_getaffinity(0)),
-                    include_dashboard=False,
-                    object_store_memory=object_store_bytes,
-                    _node_ip_address=_LOOPBACK,
-                    _temp_dir=self._watched.path,
-                    **common,
-                )
-            except BaseException:
-                self.close()
-                raise
+            for starts_left in reversed(range(_STARTS)):
+                self._watched = _Watched()
+                try:
+                    ray.init(
+                        address="local",
+                        num_cpus=cpus or len(os.sched_getaffinity(0)),
+                        include_dashboard=False,
+                        object_store_memory=object_store_bytes,
+                        _node_ip_address=_LOOPBACK,
+                        _temp_dir=self._watched.path,
+                        **common,
+                    )
+                    return
+                except BaseException as error:
+                    self.close()
+                    if not starts_left or _TOO_SLOW not in str(error):
+                        raise
+                    self._owner = True
 
     def close(self) -> None:
         """Leaves the cluster; one that was started here ends."""
