@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import ray
 
 from tff_agg.runtime import ray_session
 
@@ -13,6 +12,10 @@ SLOW = "The current node timed out during startup. This could happen because …
 @pytest.fixture
 def starts(monkeypatch):
     """The folders of `ray.init`'s calls, of which none starts anything."""
+    # Before Ray is imported: it reads its variables then, for all tests of a process.
+    ray_session._ask_for_a_token()
+    import ray
+
     folders: list[str] = []
     errors: list[Exception] = []
 
