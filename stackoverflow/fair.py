@@ -3,10 +3,10 @@
 The paper's rows differ in more than the aggregation: at ε = 18.9 UTA_tr trains with
 clip norm 0.3 and server rate 2, the baseline with 1.0 and 0.5. Here every arm (a
 training aggregation, with tree noise or with BLT noise made for the participation) has
-the same grid of both, scored on validation data with seeds of its own. It chooses
-twice: by the model that is broadcast and by the mean of the last checkpoints (UTA_inf).
-The chosen points are then trained with the seeds of the tables and tested, beside the
-paper's own settings.
+a grid of both, as large as the others', scored on validation data with seeds of its
+own. It chooses twice: by the model that is broadcast and by the mean of the last
+checkpoints (UTA_inf). The chosen points are then trained with the seeds of the tables
+and tested, beside the paper's own settings.
 """
 
 import contextlib
@@ -23,32 +23,59 @@ from tff_agg.experiment import in_memory, run_folder
 BROADCAST = in_memory.BROADCAST
 FIRST_SEED = 100  # the tables have 0, 1, 2, …
 METRIC = StackOverflow.metrics[0]
-BASELINE = "baseline"
-ARMS: Mapping[str, dict[str, Any]] = {
-    BASELINE: {"averager": "last"},
-    "UTA_tr": {"averager": "uta", "k": 3},
-    "EMA_tr": {"averager": "ema", "ema_decay": 0.95},
-    "schedule-free": {
-        "averager": "schedule_free",
-        "step_from": "iterate",
-        "server_momentum": 0.0,
-        "gamma": 8.0,
-    },
+BASELINE, UTA, EMA = "baseline", "UTA_tr", "EMA_tr"
+
+
+class Arm(NamedTuple):
+    """A way of training.
+
+    Attributes:
+      settings: What it changes in the baseline's configuration.
+      pace: How many times the baseline's its server rates are.
+    """
+
+    settings: Mapping[str, Any]
+    pace: float = 1.0
+
+
+def arms(*, shift: bool) -> dict[str, Arm]:
+    """Returns the arms by name.
+
+    A step from the aggregate of EMA_tr moves it by 1 − β of the step, and without
+    momentum 0.95 a step goes a twentieth as far: at a rate as many times higher both
+    move as fast as the baseline. UTA_tr has the baseline's rates. Its steps are
+    shorter, too, but at twice the rate it diverges: beside momentum the delay of its
+    mean makes it unstable.
+    """
+    k = 5 if shift else 3  # the paper's
+    decay = 0.95
+    free = {"averager": "schedule_free", "step_from": "iterate"}
+    return {
+        BASELINE: Arm({"averager": "last"}),
+        UTA: Arm({"averager": "uta", "k": k}),
+        EMA: Arm({"averager": "ema", "ema_decay": decay}, round(1 / (1 - decay))),
+        "schedule-free": Arm(free | {"server_momentum": 0.0, "gamma": 8.0}, 20.0),
+    }
+
+
+TREE, BLT, NO_NOISE = "tree", "BLT", "none"
+NOISES: Mapping[str, str] = {TREE: "honaker", BLT: "blt", NO_NOISE: "honaker"}
+# By privacy level, (clip norm, server rate of the baseline).
+GRIDS: Mapping[str, Sequence[tuple[float, float]]] = {
+    "inf": ((0.3, 2.0), (1.0, 0.5), (1.0, 1.0), (1.0, 2.0)),
+    "18.9": ((0.3, 0.5), (0.3, 1.0), (0.3, 2.0), (1.0, 0.5)),
+    "8.2": ((0.3, 0.25), (0.3, 0.5), (0.3, 1.0), (1.0, 0.25)),
 }
-NOISES: Mapping[str, str] = {"tree": "honaker", "BLT": "blt"}
-# (clip norm, server rate beside momentum 0.95). The paper's points are among them.
-GRID = ((0.3, 0.5), (0.3, 1.0), (0.3, 2.0), (1.0, 0.5))
 
 
 class Point(NamedTuple):
     """An arm at one point of the grid.
 
     Attributes:
-      arm: One of `ARMS`.
+      arm: One of `arms`.
       noise: One of `NOISES`.
       clip: The clip norm.
-      rate: The server's rate beside momentum; without, as many times more as momentum
-        would make of it.
+      rate: The server's rate.
     """
 
     arm: str
@@ -63,38 +90,55 @@ class Point(NamedTuple):
         self, base: StackOverflowConfig, seed: int, **changes: Any
     ) -> StackOverflowConfig:
         """Returns its configuration, for the rest like the baseline's."""
-        arm = ARMS[self.arm]
-        momentum = arm.get("server_momentum", base.server_momentum)
         return dataclasses.replace(
             base,
-            **arm,
+            **arms(shift=base.pds)[self.arm].settings,
             seed=seed,
             mechanism=NOISES[self.noise],
             clip_norm=self.clip,
-            server_learning_rate=self.rate
-            * round((1 - momentum) / (1 - base.server_momentum)),
+            server_learning_rate=self.rate,
             **changes,
         )
 
 
 # Trainings of the paper; what everything is compared with comes first.
-PUBLISHED = (BASELINE, "UTA_tr", "EMA_tr")
+PUBLISHED = (BASELINE, UTA)
+
+
+def noises(epsilon: str) -> tuple[str, ...]:
+    """Returns the kinds of noise at a privacy level."""
+    return (NO_NOISE,) if epsilon == "inf" else (TREE, BLT)
 
 
 def published(config: ReproduceConfig, epsilon: str) -> list[Point]:
-    """Returns the paper's own settings at a privacy level, from its flag files."""
+    """Returns the paper's own settings at a privacy level, from its flag files.
+
+    None without noise: there the paper's rates are too high for a small population.
+    """
+    if epsilon == "inf":
+        return []
     found = []
     for arm in PUBLISHED:
-        own = Run("stackoverflow", epsilon, arm, 0).config(config.scale, config.store)
-        found.append(Point(arm, "tree", own.clip_norm, own.server_learning_rate))
+        own = Run(_table(config), epsilon, arm, 0).config("full", config.store)
+        found.append(Point(arm, TREE, own.clip_norm, own.server_learning_rate))
     return found
 
 
-def points(paper: Sequence[Point]) -> list[Point]:
-    """Returns the grid of all arms, the paper's points in it for every one of them."""
-    grid = dict.fromkeys([*GRID, *((point.clip, point.rate) for point in paper)])
-    every = itertools.product(ARMS, NOISES, grid)
-    return [Point(arm, noise, *both) for arm, noise, both in every]
+def points(config: ReproduceConfig, epsilon: str) -> list[Point]:
+    """Returns the grids of all arms."""
+    every = itertools.product(_arms(config).items(), noises(epsilon), GRIDS[epsilon])
+    return [
+        Point(name, noise, clip, rate * arm.pace)
+        for (name, arm), noise, (clip, rate) in every
+    ]
+
+
+def _arms(config: ReproduceConfig) -> dict[str, Arm]:
+    return arms(shift=config.shift)
+
+
+def _table(config: ReproduceConfig) -> str:
+    return "pds" if config.shift else "stackoverflow"
 
 
 def judging(scale: str, rounds: int) -> in_memory.Judging:
@@ -145,37 +189,36 @@ class Line(NamedTuple):
 
 
 def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
-    """Scores the whole grid on validation data; goes on where it was stopped."""
+    """Scores the whole grid on validation data; resumes where it was stopped."""
+    return [score(config, epsilon, point) for point in points(config, epsilon)]
+
+
+def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
+    """Scores one point on validation data, or reads its scores."""
     from tff_agg.experiment import process_cache
 
     base = base_config(config, epsilon)
-    found = []
-    for point in points(published(config, epsilon)):
-        task = candidate(point, base)
-        with contextlib.closing(process_cache.ProcessCache()) as cache:
-            scored = in_memory.remembered(
-                task,
-                judging(config.scale, base.rounds),
-                config.results / "scores",
-                functools.partial(in_memory.train, task, cache),
-            )
-        values = {name: one[METRIC.name] for name, one in scored.values.items()}
-        found.append(Found(point, values))
-    return found
+    task = candidate(point, base)
+    with contextlib.closing(process_cache.ProcessCache()) as cache:
+        scored = in_memory.remembered(
+            task,
+            judging(config.scale, base.rounds),
+            config.results / "scores",
+            functools.partial(in_memory.train, task, cache),
+        )
+    values = {name: one[METRIC.name] for name, one in scored.values.items()}
+    return Found(point, values)
 
 
 def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
     """Returns the lines of the table: the paper's settings, then the chosen ones.
 
-    Every arm with its noise chooses twice: by what it broadcasts and by UTA_inf.
+    Every arm with its noise chooses twice: by what it broadcasts and by UTA_inf. The
+    paper's settings are judged by what they broadcast; UTA_inf's k was not searched
+    for them where they are not in the grid.
     """
-    of = {one.point: one for one in found}
-    lines = [
-        Line(point, "as published", of[point].best(recycled=recycled))
-        for point in paper
-        for recycled in (False, True)
-    ]
-    for arm, noise in itertools.product(ARMS, NOISES):
+    lines = [Line(point, "as published", BROADCAST) for point in paper]
+    for arm, noise in dict.fromkeys(one.point[:2] for one in found):
         own = [one for one in found if one.point[:2] == (arm, noise)]
         for recycled in (False, True):
             best = max(own, key=lambda one: one.values[one.best(recycled=recycled)])
@@ -187,11 +230,9 @@ def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
 def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.Scored]:
     """Trains a point with every seed of the tables and scores it on test data, once.
 
-    The paper's settings are runs of the table 'stackoverflow', which are saved; of the
-    others nothing is kept but the scores.
+    Nothing is kept but the scores.
     """
     from tff_agg.experiment import process_cache
-    from tff_agg.experiment.drivers import train
 
     base = base_config(config, epsilon)
     how = judging(config.scale, base.rounds)
@@ -199,14 +240,8 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
     found = []
     with contextlib.closing(process_cache.ProcessCache()) as cache:
         for seed in range(config.seeds):
-            if point in published(config, epsilon):
-                run = Run("stackoverflow", epsilon, point.arm, seed)
-                task, folder = config.task(run), config.folder(run)
-                train.run(task, folder, None, cache=cache)
-                models = functools.partial(in_memory.saved, StackOverflow, folder)
-            else:
-                task = candidate(point, base, seed)
-                models = functools.partial(in_memory.train, task, cache)
+            task = candidate(point, base, seed)
+            models = functools.partial(in_memory.train, task, cache)
             scores = config.results / "scores"
             found.append(in_memory.remembered(task, how, scores, models))
     return found
@@ -248,22 +283,17 @@ def rows_of(
     return header, rows
 
 
-def levels(config: ReproduceConfig) -> list[str]:
-    """Returns the privacy levels to compare at: without noise there is no choice."""
-    return [epsilon for epsilon in config.epsilons if epsilon != "inf"]
-
-
 def base_config(config: ReproduceConfig, epsilon: str) -> StackOverflowConfig:
     """Returns what all arms have in common: the baseline's configuration."""
-    run = Run("stackoverflow", epsilon, BASELINE, 0)
+    run = Run(_table(config), epsilon, BASELINE, 0)
     return run.config(config.scale, config.store)
 
 
 def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
     """Lists the search: (name, task, rounds done). What it chooses is trained later."""
     found = []
-    for epsilon in levels(config):
-        for point in points(published(config, epsilon)):
+    for epsilon in config.epsilons:
+        for point in points(config, epsilon):
             task = candidate(point, base_config(config, epsilon))
             scored = in_memory.score_file(task, config.results / "scores").exists()
             name = f"search {point} at ε = {epsilon}"

@@ -150,6 +150,7 @@ class ReproduceConfig:
       trainings: The trainings of each row; the baseline must be among them.
       address: A Ray cluster to spread the trainings over, which sees the same storage;
         None: they run here, one after the other.
+      shift: The fair comparison: with the periodic shift, or without.
     """
 
     table: str
@@ -160,8 +161,14 @@ class ReproduceConfig:
     epsilons: tuple[str, ...] = EPSILONS
     trainings: tuple[str, ...] = tuple(TRAININGS)
     address: str | None = None
+    shift: bool = False
 
     def __post_init__(self):
+        if self.shift and self.table != FAIR:
+            raise ValueError(
+                f"shift must be False with the table {self.table!r}: it is for "
+                f"{FAIR!r}; the paper's table with the shift is 'pds'"
+            )
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1; got {self.seeds}")
         for name, known in (("epsilons", EPSILONS), ("trainings", TRAININGS)):
@@ -187,7 +194,8 @@ class ReproduceConfig:
     @property
     def results(self) -> pathlib.Path:
         """Where table and pictures go."""
-        return pathlib.Path(self.out) / self.scale / self.table
+        name = f"{self.table}_pds" if self.shift else self.table
+        return pathlib.Path(self.out) / self.scale / name
 
     def task(self, run: Run) -> StackOverflow:
         """Returns the task of a run."""

@@ -11,8 +11,9 @@ curves over the last rounds and the tables of confidence widths. What is done is
 skipped: stop it whenever you like, and run the same command again. `--dry_run` lists
 the runs with their estimated time.
 
-`--table=fair` gives every arm the same grid of clip norm × server rate on validation
-data and shows the paper's settings and the chosen ones side by side.
+`--table=fair` gives every arm a grid of clip norm × server rate of the same size on
+validation data and shows the paper's settings and the chosen ones side by side; with
+`--shift` under the periodic shift.
 """
 
 import contextlib
@@ -236,13 +237,14 @@ def main(values: flags.FlagValues) -> int:
             epsilons=tuple(values.epsilons),
             trainings=tuple(values.trainings),
             address=values.address,
+            shift=values.shift,
         )
     )
     if values.dry_run:
         print(estimate(config))
         return 0
     if config.table == FAIR:
-        for epsilon in fair.levels(config):
+        for epsilon in config.epsilons:
             print(f"ε = {epsilon}\n{terminal.table(*fair.run(config, epsilon))}")
     else:
         train_all(config, config.runs())
@@ -264,6 +266,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define("string", "out", "results/reproduce", "where runs and results go")
     define("list", "epsilons", list(paper_tables.EPSILONS), "the rows of the table")
     define("list", "trainings", list(TRAININGS), "the trainings of each row")
+    define("bool", "shift", False, "--table=fair: with the periodic shift")
     define("string", "address", None, "a Ray cluster to spread the trainings over")
     define("bool", "dry_run", False, "list the runs with their time, and train nothing")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stackoverflow import fair, paper_tables, reproduce
-from stackoverflow.paper_tables import COLUMNS, EPSILONS, SCALES, ReproduceConfig, Run
+from stackoverflow.paper_tables import COLUMNS, EPSILONS, SCALES, ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment import in_memory
 from tff_agg.experiment.drivers import train
@@ -55,15 +55,18 @@ def test_every_cell_has_a_published_figure():
     assert found["8.2"]["UTA_tr"] == "20.81 ± 0.05"
 
 
-def test_small_twins_train_like_the_files_they_are_twins_of():
-    """Noise that is computed for the ε, and the table's own optimisers."""
-    for run in ReproduceConfig("pds", "small", 1, "x", "y").runs():
+@pytest.mark.parametrize("table", paper_tables.TABLES)
+def test_small_twins_train_like_the_files_they_are_twins_of(table):
+    """The same averages; noise, clip norm and rate for their own population."""
+    twins = ReproduceConfig(table, "small", 1, "x", "y")
+    grids = ReproduceConfig("fair", "small", 1, "x", "y", shift=table == "pds")
+    for run in twins.runs():
         large, small = (run.config(scale, "x") for scale in ("full", "small"))
-        for name in (
-            *("clip_norm", "server_learning_rate", "client_learning_rate"),
-            *("server_momentum", "averager", "k", "ema_decay", "pds", "delta"),
-        ):
+        for name in ("averager", "k", "ema_decay", "pds", "delta"):
             assert getattr(small, name) == getattr(large, name), (run, name)
+        noise = fair.noises(run.epsilon)[0]
+        own = (run.training, noise, small.clip_norm, small.server_learning_rate)
+        assert own in fair.points(grids, run.epsilon)
         assert small.min_separation == 100
         if run.epsilon == "inf":
             assert small.noise_multiplier == 0
@@ -79,7 +82,13 @@ def test_real_data_have_to_be_given():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"seeds": 0}, {"epsilons": ("3",)}, {"trainings": ("UTA_tr",)}]
+    "bad",
+    [
+        {"seeds": 0},
+        {"epsilons": ("3",)},
+        {"trainings": ("UTA_tr",)},
+        {"shift": True},
+    ],
 )
 def test_what_cannot_be_is_refused(bad):
     good = {"table": "pds", "scale": "tiny", "seeds": 1, "store": "", "out": "x"}
@@ -135,10 +144,8 @@ def found(point, broadcast, recycled):
     return fair.Found(point, {"broadcast": broadcast, "UTA_inf 100": recycled})
 
 
-def test_every_arm_chooses_for_what_is_used(monkeypatch):
+def test_every_arm_chooses_for_what_is_used():
     """The rate that is best for the last model need not be UTA_inf's."""
-    monkeypatch.setattr(fair, "ARMS", {"baseline": {}})
-    monkeypatch.setattr(fair, "NOISES", {"tree": "honaker"})
     paper = [fair.Point("baseline", "tree", 1.0, 0.5)]
     scores = {0.5: (0.2, 0.2), 1.0: (0.3, 0.1), 2.0: (0.1, 0.4)}
     points = {r: fair.Point("baseline", "tree", 0.3, r) for r in scores}
@@ -150,47 +157,57 @@ def test_every_arm_chooses_for_what_is_used(monkeypatch):
     ]
 
 
-def test_arms_differ_in_aggregation_noise_clip_and_rate_alone():
-    base = Run("stackoverflow", "18.9", "baseline", 0).config("small", "x")
-    for point in fair.points([]):
-        config = point.config(base, 7)
+@pytest.mark.parametrize("shift", [False, True])
+def test_arms_differ_in_aggregation_noise_clip_and_rate_alone(shift):
+    config = ReproduceConfig("fair", "small", 1, "x", "y", shift=shift)
+    base = fair.base_config(config, "18.9")
+    assert base.pds == shift
+    arms = fair.arms(shift=shift)
+    for point in fair.points(config, "18.9"):
+        own = point.config(base, 7)
         changed = {
             field.name
-            for field in dataclasses.fields(config)
-            if getattr(config, field.name) != getattr(base, field.name)
+            for field in dataclasses.fields(own)
+            if getattr(own, field.name) != getattr(base, field.name)
         }
-        own = {*fair.ARMS[point.arm], "mechanism", "clip_norm", "server_learning_rate"}
-        assert changed <= own | {"seed"}
-    free = fair.Point("schedule-free", "BLT", 0.3, 2.0).config(base, 7)
-    assert free.server_learning_rate == 40.0
+        settings = arms[point.arm].settings
+        free = {*settings, "mechanism", "clip_norm", "server_learning_rate"}
+        assert changed <= free | {"seed"}
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_every_arm_has_the_same_speeds_to_choose_from(epsilon):
+    config = ReproduceConfig("fair", "small", 1, "x", "y")
+    speeds = {}
+    for point in fair.points(config, epsilon):
+        pace = fair.arms(shift=False)[point.arm].pace
+        speeds.setdefault(point[:2], []).append((point.clip, point.rate / pace))
+    assert len(speeds) == len(fair.arms(shift=False)) * len(fair.noises(epsilon))
+    assert all(own == list(fair.GRIDS[epsilon]) for own in speeds.values())
 
 
 @pytest.mark.slow
 def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeypatch):
-    monkeypatch.setattr(fair, "ARMS", {"baseline": fair.ARMS["baseline"]})
-    monkeypatch.setattr(fair, "NOISES", {"tree": "honaker"})
+    monkeypatch.setattr(fair, "arms", lambda shift: {"baseline": fair.Arm({})})
+    monkeypatch.setattr(fair, "noises", lambda epsilon: ("tree",))
     monkeypatch.setattr(fair, "PUBLISHED", ("baseline",))
-    monkeypatch.setattr(fair, "GRID", ((1.0, 0.5),))
-    config = dataclasses.replace(config, table="fair")
+    monkeypatch.setattr(fair, "GRIDS", {"18.9": ((0.3, 0.5),)})
+    config = dataclasses.replace(config, table="fair", shift=True)
     header, rows = fair.run(config, "18.9")
     assert rows[0][4:6] == ["as published", "broadcast"]
     assert all(len(row) == len(header) for row in rows)
     assert rows[0][-1] == "" and rows[1][-1] == "too few seeds"
     for name in ("search_eps18.9.md", "table_eps18.9.md"):
-        assert "baseline | tree | 1.0 | 0.5" in (config.results / name).read_text()
+        assert "baseline | tree | 0.3 | 0.5" in (config.results / name).read_text()
     monkeypatch.setattr(in_memory, "train", never)
     assert fair.run(config, "18.9") == (header, rows)
     assert "in all" in reproduce.estimate(config)
 
 
-def test_the_papers_points_are_in_every_arms_grid():
+def test_the_papers_own_settings_are_read_from_its_flag_files():
     config = ReproduceConfig("fair", "small", 1, "x", "y")
-    paper = fair.published(config, "8.2")
-    assert [(p.arm, p.clip, p.rate) for p in paper] == [
+    assert [(p.arm, p.clip, p.rate) for p in fair.published(config, "8.2")] == [
         ("baseline", 1.0, 0.25),
         ("UTA_tr", 0.3, 1.0),
-        ("EMA_tr", 1.0, 0.25),
     ]
-    found = fair.points(paper)
-    assert len(found) == 5 * len(fair.ARMS) * len(fair.NOISES)
-    assert set(paper) <= set(found)
+    assert not fair.published(config, "inf")
