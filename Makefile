@@ -6,7 +6,7 @@ CODE := tff_agg stackoverflow cifar pcvr pds examples benchmarks tests tools
 LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
 PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install install-gpu lock lint format test test-fast notebooks demo demo-full bench clean
+.PHONY: help install install-gpu lock lint format test test-fast notebooks demo demo-full bench bench-full clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -44,10 +44,11 @@ demo: install ## train on embedded data, compare, print a table, draw a picture
 demo-full: install ## the same, and without the shift as well
 	@$(PY) -m stackoverflow.demo --out=results/demo
 
-bench: install ## the measurements behind the documentation: half an hour on two cores
-	@for name in mechanisms noise_step server_step round_time small_rounds threads one_pass \
-	    quadratic tail_averaging training_average prepare_speed runtime_memory scale per_example; do \
-	  echo "== benchmarks.$$name"; $(PY) -m benchmarks.$$name || exit 1; done
+bench: install ## the ratios that the documentation quotes, at short sizes: about 12 minutes
+	@sh tools/bench.sh short
+
+bench-full: install ## the measurements behind the documentation: half an hour and more
+	@sh tools/bench.sh full
 
 test-fast: install ## the tests that take seconds
 	@$(PYTEST) -m "not slow"

@@ -139,8 +139,9 @@ def main(argv: list[str]) -> None:
             print(f"  {name:<12}{network[name]:>12.2f} of {by_batch}", flush=True)
         else:
             print(f"  skipped {name}: its Python is not given", flush=True)
-    if others := [value for name, value in network.items() if name != "this"]:
-        print(f"  this over the better peer: {network['this'] / max(others):.2f}")
+    for name, value in network.items():
+        if name != "this":
+            print(f"  this over {name}: {network['this'] / value:.2f}")
     folder = pathlib.Path(_OUT.value)
     folder.mkdir(parents=True, exist_ok=True)
     content = {"linear": layer, "network": network}

@@ -23,12 +23,21 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _SERVER = """
-import json, os, socket, sys
+import gc, json, os, socket, sys
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 from tff_agg.runtime import quiet
 quiet.quiet_tensorflow()
 import stackoverflow.task, tff_agg.experiment.drivers.train, tff_agg.learning.process
 tests = socket.socket(fileno=int(sys.argv[1]))
+# A million objects that stay: a fork need not look through them, nor copy their pages,
+# whenever it collects garbage and when it ends.
+gc.collect()
+for thing in gc.get_objects():
+    # Of TFF's default context, which no program here uses. Frozen, it would go after
+    # the modules that it asks when it goes, and complain.
+    if type(thing).__name__ == "ServiceManager":
+        type(thing).__del__ = lambda self: None
+gc.freeze()
 while True:
     message, streams, _, _ = socket.recv_fds(tests, 1 << 20, 2)
     if not message:

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from stackoverflow.data import prepared
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tests import forked
+from tests import forked, tiny_stores
 from tff_agg.experiment import canary_audit, cohorts, run_folder
 from tff_agg.experiment.drivers import audit as driver
 from tff_agg.experiment.runs import Run
@@ -18,10 +17,7 @@ CANARIES = 150
 
 @pytest.fixture(scope="module")
 def token_store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    return prepared.ensure_store(
-        "synthetic", None, folder, users=60, words=60, workers=1
-    )
+    return tiny_stores.make_store(tmp_path_factory.mktemp("data"), users=60, words=60)
 
 
 @pytest.fixture

@@ -4,18 +4,15 @@ import contextlib
 
 import pytest
 
-from stackoverflow.data import prepared
 from stackoverflow.task import StackOverflow
+from tests import tiny_stores
 from tests.experiment import train_binary
 from tff_agg.experiment import process_cache
 
 
 @pytest.fixture(scope="session")
 def token_store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    return prepared.ensure_store(
-        "synthetic", None, folder, users=250, words=40, workers=1
-    )
+    return tiny_stores.make_store(tmp_path_factory.mktemp("data"), users=250, words=40)
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from stackoverflow import demo, demo_runs
-from stackoverflow.data import prepared
 from stackoverflow.demo_runs import BASELINE, Curve, DemoConfig, Job
+from tests import tiny_stores
 from tff_agg import checkpoints
 from tff_agg.experiment import tables
 
@@ -115,13 +115,8 @@ def test_it_runs_end_to_end(tmp_path):
         rounds=3,
         users=600,
     )
-    store = prepared.ensure_store(
-        "synthetic",
-        None,
-        tmp_path / "data",
-        users=config.users,
-        words=config.words,
-        workers=1,
+    store = tiny_stores.make_store(
+        tmp_path / "data", users=config.users, words=config.words
     )
     found, plan = demo.gather(config, store)
     methods = demo_runs.methods("periodic shift")

@@ -1,9 +1,7 @@
 """A disk that fills, and folders that cannot be written to, in the middle of a run."""
 
-import os
 import pathlib
 import resource
-import shutil
 import subprocess
 
 import pytest
@@ -15,12 +13,16 @@ from tff_agg import checkpoints
 from tff_agg.experiment import terminal
 from tff_agg.experiment.drivers import train as training
 
-# Root writes wherever it likes; without these rights it is like everybody else.
-AS_EVERYBODY = (
-    ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-    if os.geteuid() == 0
-    else []
-)
+# The binary as it is. Root writes wherever it likes; without its capabilities it is
+# like everybody else.
+AS_EVERYBODY = """
+import ctypes, os
+from stackoverflow import train
+version_3, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+if os.geteuid() == 0:
+    assert ctypes.CDLL(None).capset(version_3, nothing) == 0
+train.entry_point()
+"""
 
 
 class Disk:
@@ -136,8 +138,6 @@ def test_a_disk_that_fills_and_then_is_read_only(finished, token_store, disk):
 def test_a_limit_on_files_and_then_a_folder_without_permission(
     finished, token_store, tmp_path
 ):
-    if AS_EVERYBODY and not shutil.which(AS_EVERYBODY[0]):
-        pytest.skip(f"root needs {AS_EVERYBODY[0]} to do without its rights")
     out = tmp_path / "run"
     limited = forked.run(LIMITED, *train_binary.flags(token_store, out))
     assert_reported(limited, out, "larger than allowed", "raise the limit")
@@ -147,7 +147,7 @@ def test_a_limit_on_files_and_then_a_folder_without_permission(
 
     out.chmod(0o500)
     try:
-        refused = train_binary.run(token_store, out, before=AS_EVERYBODY)
+        refused = forked.run(AS_EVERYBODY, *train_binary.flags(token_store, out))
     finally:
         out.chmod(0o700)
     assert_reported(refused, out, "permission is denied", "writable")

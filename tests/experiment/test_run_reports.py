@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from stackoverflow.data import preparation
-from stackoverflow.data.synthetic import SyntheticSource
+from tests import tiny_stores
 from tff_agg.experiment import tables, terminal
 from tff_agg.experiment.drivers import train
 from tff_agg.privacy import KeySelection
@@ -36,9 +35,8 @@ def test_the_table_of_a_plan_says_why_there_is_no_guarantee(make_config):
 
 @pytest.fixture(scope="module")
 def private_store(tmp_path_factory):
-    source = SyntheticSource(users=250, words=40)
-    out = tmp_path_factory.mktemp("data") / "private"
-    return preparation.prepare_store(source, out, selection=SELECTION).path
+    folder = tmp_path_factory.mktemp("private")
+    return tiny_stores.make_store(folder, users=250, words=40, selection=SELECTION)
 
 
 @pytest.mark.slow

@@ -39,23 +39,23 @@ ARMS = [
 
 
 @pytest.mark.parametrize("arm", ARMS, ids=["uta", "pds"])
-def test_killed_and_resumed_it_comes_to_the_same_bits(arm, tmp_path):
+def test_killed_and_resumed_it_comes_to_the_same_bits(arm, cache, tmp_path):
     task = Tiny(config(**arm))
-    train.run(task, tmp_path / "whole")
+    train.run(task, tmp_path / "whole", cache=cache)
     for last in (1, 5, 11):
         with pytest.raises(KeyboardInterrupt):
-            train.run(task, tmp_path / "killed", Stop(last))
-    train.run(task, tmp_path / "killed")
+            train.run(task, tmp_path / "killed", Stop(last), cache=cache)
+    train.run(task, tmp_path / "killed", cache=cache)
     assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "killed")
     for name in ("metrics.csv", "validation.csv", "test.csv"):
         whole, killed = (tmp_path / f / name for f in ("whole", "killed"))
         assert whole.read_text() == killed.read_text()
 
 
-def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(tmp_path):
+def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(cache, tmp_path):
     task = Tiny(config())
     for name in ("first", "second"):
-        train.run(task, tmp_path / name)
+        train.run(task, tmp_path / name, cache=cache)
     first, second = (
         [
             json.loads(line)["entry"].get("cohort")
@@ -75,20 +75,20 @@ def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(tmp_path):
     assert [x.tolist() for x in seeds] == [[0, 0, 0, 0]]
 
 
-def test_other_data_are_refused(tmp_path):
+def test_other_data_are_refused(cache, tmp_path):
     task = Tiny(config(insecure_noise_seed=1))
     with pytest.raises(KeyboardInterrupt):
-        train.run(task, tmp_path, Stop(3))
+        train.run(task, tmp_path, Stop(3), cache=cache)
     other = Tiny(task.config)
     other._splits[0][0][5] += 1
     with pytest.raises(Exception, match="data_fingerprint"):
         train.run(other, tmp_path)
 
 
-def test_runs_are_recycled_reported_and_measured(tmp_path):
+def test_runs_are_recycled_reported_and_measured(cache, tmp_path):
     folders = [str(tmp_path / f"seed{seed}") for seed in range(2)]
     for seed, folder in enumerate(folders):
-        train.run(Tiny(config(seed=seed)), folder)
+        train.run(Tiny(config(seed=seed)), folder, cache=cache)
     rows = evaluate.evaluate_runs(
         Tiny,
         evaluate.EvaluateConfig(

@@ -1,4 +1,4 @@
-"""`python -m stackoverflow.train` from flags to files, and against kill -9."""
+"""`python -m stackoverflow.train` from flags to files, and killed on Ray."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ import pytest
 
 from tests import forked
 from tests.experiment.run_contents import contents
-from tests.experiment.train_binary import flags, run_forked
+from tests.experiment.train_binary import KILLED, flags, run_forked
 from tests.runtime.process_ends import assert_all_end
 from tff_agg.experiment import tables
 from tff_agg.experiment.ledger import Ledger
@@ -59,43 +59,6 @@ def test_the_state_is_the_owners_alone(finished):
     out, _ = finished
     for path in (out / "checkpoints").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-
-
-# The binary as it is, killed before its n-th call that makes something durable. It
-# prints its children first.
-KILLED = """
-import os, psutil, signal, sys
-from stackoverflow import train
-
-left, fsync = int(sys.argv.pop(1)), os.fsync
-
-def dying(descriptor):
-    global left
-    left -= 1
-    if not left:
-        print(*[child.pid for child in psutil.Process().children(recursive=True)])
-        sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    fsync(descriptor)
-
-os.fsync = dying
-train.entry_point()
-"""
-
-
-@pytest.mark.slow
-def test_killed_again_and_again_it_comes_to_the_same_bits(
-    finished, token_store, tmp_path
-):
-    out = tmp_path / "run"
-    for calls in (14, 17, 18):
-        process = forked.run(KILLED, str(calls), *flags(token_store, out))
-        assert process.returncode == -signal.SIGKILL, process.stderr
-    done = Ledger(out).read()
-    assert done is not None and 2 <= done.last < 8
-    last = run_forked(token_store, out)
-    assert last.returncode == 0, last.stderr
-    assert contents(out) == contents(finished[0])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`python -m stackoverflow.train` on Ctrl-C and SIGTERM: one line, nothing lost."""
+"""`python -m stackoverflow.train` on Ctrl-C, SIGTERM and kill -9: nothing is lost."""
 
 import signal
 import subprocess
@@ -9,8 +9,9 @@ import pytest
 from stackoverflow.data.token_store import TokenStore
 from tests import forked
 from tests.experiment.run_contents import contents
-from tests.experiment.train_binary import ROOT, flags, run_forked
+from tests.experiment.train_binary import KILLED, ROOT, flags, run_forked
 from tests.runtime.process_ends import assert_all_end
+from tff_agg.experiment.ledger import Ledger
 
 # The binary as it is, with a client that sends a signal and waits until it arrives.
 PROGRAM = """
@@ -52,11 +53,21 @@ def interrupted(store, out, *, at, number):
     return forked.run(PROGRAM, str(at), str(int(number)), *flags(store, out))
 
 
+def killed(store, out, *, calls):
+    """Kills it before so many calls that make something durable."""
+    done = forked.run(KILLED, str(calls), *flags(store, out))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    found = Ledger(out).read()
+    return 0 if found is None else found.last
+
+
 @pytest.mark.slow
-def test_interrupted_it_says_how_to_go_on_and_goes_on_to_the_same_bits(
+def test_stopped_and_killed_it_says_how_to_go_on_and_goes_on_to_the_same_bits(
     finished, token_store, tmp_path
 ):
+    """One run, broken off five times: in its beginning, between rounds and in them."""
     out = tmp_path / "run"
+    assert killed(token_store, out, calls=9) == 0
     # Four clients in each of eight rounds; the state is saved every second round.
     first = interrupted(token_store, out, at=9, number=signal.SIGINT)
     assert first.returncode == 128 + signal.SIGINT, first.stderr
@@ -72,6 +83,9 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on_to_the_same_bits(
     assert second.returncode == 128 + signal.SIGTERM, second.stderr
     assert "Traceback" not in second.stderr
     assert "Stopped by SIGTERM. 5 of 8 rounds are done" in second.stderr
+
+    assert 5 <= killed(token_store, out, calls=7) < 8
+    assert 5 <= killed(token_store, out, calls=7) < 8
 
     last = run_forked(token_store, out)
     assert last.returncode == 0, last.stderr

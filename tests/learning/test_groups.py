@@ -27,8 +27,8 @@ def _model(kind):
             layers.MaxPool2D(),
             layers.Flatten(),
         ],
-        "recurrent": [layers.Reshape((6, 6)), layers.LSTM(4, unroll=True)],
-        "recurrent loop": [layers.Reshape((6, 6)), layers.LSTM(4)],
+        "recurrent": [layers.Reshape((3, 12)), layers.LSTM(4, unroll=True)],
+        "recurrent loop": [layers.Reshape((3, 12)), layers.LSTM(4)],
     }[kind]
     keras = tf.keras.Sequential(
         [layers.Input(SHAPE), *first, layers.Dense(CLASSES, activation=None)]

@@ -1,5 +1,7 @@
 """Clipped gradients layer by layer, and on all cores: those of a loop."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,12 +47,23 @@ def model(run, **changes):
     return SampleModel(run, layers.clipped_by_layers(run), by_core=True, **changes)
 
 
+@functools.cache
+def summed(run):
+    """The clipped sum, compiled once for all clip norms."""
+    return jax.jit(model(run).clipped_sum)
+
+
+@functools.cache
+def gradient_of(run):
+    return jax.jit(jax.grad(run))
+
+
 def by_loop(run, given, examples, clip_norm):
     """The sum in numpy, and how many were clipped."""
     total = {name: np.zeros_like(value) for name, value in given.items()}
-    clipped, gradient = 0, jax.jit(jax.grad(run))
+    clipped = 0
     for example in zip(*examples, strict=True):
-        found = gradient(given, list(example))
+        found = gradient_of(run)(given, list(example))
         norm = np.sqrt(sum(float(np.square(g).sum()) for g in found.values()))
         clipped += norm > clip_norm
         for name, value in found.items():
@@ -65,11 +78,9 @@ def test_the_sum_is_that_of_a_loop(run, copies, share):
     given, examples = weights(), batch(8, copies)
     probed = layers._probed(run, given, examples).uses
     assert [use.small for use in probed.values()] == [False, copies == 1]
-    one = jax.grad(run)(given, [a[0] for a in examples])
+    one = gradient_of(run)(given, [a[0] for a in examples])
     clip_norm = share * np.sqrt(sum(float(np.square(g).sum()) for g in one.values()))
-    found = jax.jit(
-        lambda *a: model(run).clipped_sum(*a, jnp.ones(8, bool), clip_norm)
-    )(given, examples)
+    found = summed(run)(given, examples, jnp.ones(8, bool), clip_norm)
     wanted, clipped = by_loop(run, given, examples, clip_norm)
     assert int(found.clipped) == clipped
     for name, value in wanted.items():
@@ -77,15 +88,16 @@ def test_the_sum_is_that_of_a_loop(run, copies, share):
         np.testing.assert_allclose(found.gradients[name], value, atol=2e-5 * scale)
 
 
+def seen_by_the_first_channel(given, example):
+    net = given if isinstance(given, Layers) else Layers(given)
+    seen = net.convolution("second", example[0], 1, "VALID", standard=True)
+    return 7 * seen[..., 0].sum()
+
+
 @pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-3, 1e-4, 1e-6])
 def test_no_gradient_is_clipped_too_little(apart):
     """Where an image is like the kernel, nearly all of the norm is subtracted."""
-
-    def run(given, example):
-        net = given if isinstance(given, Layers) else Layers(given)
-        seen = net.convolution("second", example[0], 1, "VALID", standard=True)
-        return 7 * seen[..., 0].sum()
-
+    run = seen_by_the_first_channel
     given = {"second": weights()["second"]}
     column = layers.standardised(given["second"])[..., 0]
     noise = np.random.default_rng(0).standard_normal(column.shape)
@@ -93,7 +105,7 @@ def test_no_gradient_is_clipped_too_little(apart):
     (use,) = layers._probed(run, given, examples).uses.values()
     assert use.small
     clip_norm = 1e-5
-    found = model(run).clipped_sum(given, examples, jnp.ones(1, bool), clip_norm)
+    found = summed(run)(given, examples, jnp.ones(1, bool), clip_norm)
     norm = np.linalg.norm(np.asarray(found.gradients["second"], "f8"))
     assert norm <= clip_norm * (1 + 1e-5)
     if apart == 1.0:
@@ -107,7 +119,7 @@ def test_in_double_precision_the_sum_is_that_of_single_gradients():
         examples = batch(8)
         examples[0] = examples[0].astype("f8")
         sums = [
-            add(given, examples, jnp.ones(8, bool), 1e3).gradients
+            jax.jit(add)(given, examples, jnp.ones(8, bool), 1e3).gradients
             for add in (
                 layers.clipped_by_layers(loss),
                 per_example.clipped_by_vmap(loss),
@@ -122,7 +134,7 @@ def test_an_example_that_is_not_finite_counts_as_zeros():
     rest = [np.delete(array, [1, 3], axis=0) for array in examples]
     examples[0][1, 0, 2, 2, 0] = np.nan
     examples[0][3, 0, 0, 0, 1] = np.inf
-    run = jax.jit(model(loss).clipped_sum)
+    run = summed(loss)
     found = run(given, examples, np.ones(5, bool), 0.3)
     wanted = run(given, rest, np.ones(3, bool), 0.3)
     assert int(found.non_finite) == 2

@@ -67,6 +67,9 @@ def test_they_are_the_runs_by_themselves(name):
         lane(model, 3, averaging.uta(2), learning_rate=2.0),
         lane(model, 0, averaging.uta(2)),
     ]
+    if name == "network":
+        # Of a network only the sum is another: every kind of run once is enough.
+        lanes = lanes[1:4]
     together = Lockstep(lanes)
     states = together.initialize(weights_of(shapes), SEED)
     alone = [one.process.initialize(weights_of(shapes), SEED) for one in lanes]
@@ -82,7 +85,7 @@ def test_they_are_the_runs_by_themselves(name):
             lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, wanted
         )
     ends = [np.asarray(jax.tree_util.tree_leaves(s["iterate"])[0]) for s in states]
-    # They are six runs: a lane that took another's steps too long would show.
+    # They are so many runs: a lane that took another's steps too long would show.
     for number, end in enumerate(ends):
         assert all(np.abs(end - other).max() > 1e-3 for other in ends[:number])
 

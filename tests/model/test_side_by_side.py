@@ -10,7 +10,7 @@ from tff_agg import noise, privacy, runtime
 from tff_agg.learning import process
 
 SIZES = next_word.ModelConfig(
-    vocab_size=30, embedding_size=5, lstm_size=7, max_tokens=6
+    vocab_size=30, embedding_size=5, lstm_size=7, max_tokens=4
 )
 # Users without rows, with one row, with several batches; two alike.
 COUNTS = (4, 0, 1, 7, 4, 2, 0)
@@ -23,7 +23,9 @@ def rows_of(counts=COUNTS, seed=0):
     for count in counts:
         rows = rng.integers(1, SIZES.vocab_size + 1, (count, SIZES.row_length))
         rows[:, 0] = SIZES.bos
-        for row, length in zip(rows, rng.integers(2, 8, count), strict=True):
+        for row, length in zip(
+            rows, rng.integers(2, SIZES.row_length + 1, count), strict=True
+        ):
             row[length - 1 : length] = SIZES.eos
             row[length:] = 0
         users.append(rows.astype(np.int32))

@@ -7,6 +7,7 @@ what a user may have added.
 """
 
 import contextlib
+import functools
 import math
 
 import numpy as np
@@ -297,27 +298,52 @@ def test_members_of_a_pair_neighbours_and_draws_are_independent(backend, dtype):
 # --- one draw, however it is asked for ------------------------------------------------
 
 
+def draw_in_tensorflow(like):
+    import tensorflow as tf
+
+    position = tf.constant(3, tf.int64)
+    seed = draws.seed_in("tf", SEED)
+    return draws.normals(seed, position, [like], "tf", 1)[0]
+
+
+@functools.cache
+def drawn_for_any_length(dtype):
+    """Returns draws of graphs that do not know how many there will be."""
+    import tensorflow as tf
+
+    traced = [
+        tf.function(
+            draw_in_tensorflow, input_signature=[tf.TensorSpec(shape, dtype)]
+        ).get_concrete_function()
+        for shape in ([None], None)
+    ]
+    with tf.Graph().as_default() as graph:
+        like = tf.compat.v1.placeholder(dtype, [None])
+        found = draw_in_tensorflow(like)
+    session = tf.compat.v1.Session(graph=graph)
+    return [
+        *(lambda zeros, one=one: one(tf.constant(zeros)) for one in traced),
+        lambda zeros: session.run(found, {like: zeros}),
+    ]
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 33, 2**16, 2**16 + 1, 200_001])
 @DTYPES
 def test_tensorflow_draws_alike_in_graphs_and_with_unknown_shapes(count, dtype):
     import tensorflow as tf
 
     eager = drawn("tf", [count], dtype, position=3, index=1)
-    seed = draws.seed_in("tf", SEED)
-
-    def draw(like):
-        position = tf.constant(3, tf.int64)
-        return draws.normals(seed, position, [like], "tf", 1)[0]
-
-    for shape in ([count], [None], None):
-        traced = tf.function(draw, input_signature=[tf.TensorSpec(shape, dtype)])
-        np.testing.assert_array_equal(traced(tf.zeros([count], dtype)), eager)
+    zeros = np.zeros(count, dtype)
+    traced = tf.function(
+        draw_in_tensorflow, input_signature=[tf.TensorSpec([count], dtype)]
+    )
+    np.testing.assert_array_equal(traced(zeros), eager)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        seed = tf.constant(np.array(SEED, np.int64))
-        for shape in ([count], [None]):
-            like = tf.compat.v1.placeholder(dtype, shape)
-            found = session.run(draw(like), {like: np.zeros(count, dtype)})
-            np.testing.assert_array_equal(found, eager)
+        like = tf.compat.v1.placeholder(dtype, [count])
+        found = session.run(draw_in_tensorflow(like), {like: zeros})
+        np.testing.assert_array_equal(found, eager)
+    for draw in drawn_for_any_length(dtype):
+        np.testing.assert_array_equal(draw(zeros), eager)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 33, 50_001])

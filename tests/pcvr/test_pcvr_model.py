@@ -1,5 +1,6 @@
 """The model: its clipped gradients against a loop, AUC against counting all pairs."""
 
+import functools
 import math
 
 import jax
@@ -35,9 +36,13 @@ def loss(weights, example):
     return model.losses(SIZES, weights, ids[None], label[None])[0]
 
 
+closed_form = jax.jit(functools.partial(model.clipped_sum, SIZES))
+by_vmap = jax.jit(clipped_by_vmap(loss))
+gradient = jax.jit(jax.grad(loss))
+
+
 def one_by_one(weights, ids, labels, counted, clip_norm):
     """The plain way: every example's whole gradient, clipped, added up."""
-    gradient = jax.jit(jax.grad(loss))
     sums = {name: np.zeros(np.shape(value)) for name, value in weights.items()}
     longer = 0
     for i, y, there in zip(ids, labels, counted, strict=True):
@@ -54,10 +59,8 @@ def test_clipped_sum_is_that_of_a_loop_and_of_vmap(batch, clip_norm):
     weights, ids, labels = batch
     counted = np.arange(len(labels)) % 5 > 0
     arguments = (weights, [ids, labels], counted, clip_norm)
-    closed = model.clipped_sum(SIZES, *arguments)
-    plain = clipped_by_vmap(loss)(*arguments)
+    closed, plain = closed_form(*arguments), by_vmap(*arguments)
     expected, longer = one_by_one(weights, ids, labels, counted, clip_norm)
-    assert list(closed.gradients) == list(SIZES.shapes)
     assert closed.clipped == plain.clipped == longer
     assert 0 < longer < counted.sum() or clip_norm == 1e9
     assert closed.loss == pytest.approx(float(plain.loss), rel=1e-5)
@@ -73,8 +76,8 @@ def test_an_example_that_is_not_finite_counts_as_zeros(batch):
     assert 0 < there.sum() < len(there)
     every = np.ones(len(labels), bool)
     broken = weights | {"table/ad/advert": table}
-    found = model.clipped_sum(SIZES, broken, [ids, labels], every, 1.0)
-    expected = model.clipped_sum(SIZES, weights, [ids, labels], there, 1.0)
+    found = closed_form(broken, [ids, labels], every, 1.0)
+    expected = closed_form(weights, [ids, labels], there, 1.0)
     assert found.non_finite == (~there).sum() and expected.non_finite == 0
     for name, value in found.gradients.items():
         np.testing.assert_allclose(value, expected.gradients[name], atol=1e-6)
@@ -84,9 +87,15 @@ def test_no_array_of_the_clipped_sum_is_examples_by_table(batch):
     """Nothing grows with examples times rows of a table."""
     weights, ids, labels = batch
     every = np.ones(len(labels), bool)
-    made = jax.make_jaxpr(
-        lambda *given: model.clipped_sum(SIZES, *given, every, 1.0).gradients
-    )(weights, [ids, labels])
+    names: list[str] = []
+
+    def gradients(*given):
+        found = model.clipped_sum(SIZES, *given, every, 1.0).gradients
+        names.extend(found)
+        return found
+
+    made = jax.make_jaxpr(gradients)(weights, [ids, labels])
+    assert names == list(SIZES.shapes)
     widest = max(max(sizes) for sizes in SIZES.layers.values())
     shapes = {v.aval.shape for e in made.eqns for v in e.outvars}
     of_examples = [shape for shape in shapes if len(labels) in shape]

@@ -6,9 +6,6 @@ import importlib
 import json
 import pathlib
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from absl import flags
 
 from pcvr import auc
 from pcvr.task import Pcvr, PcvrConfig
+from tests import forked
 from tests.experiment.run_contents import contents
 from tff_agg.experiment import flag_fields, ledger, process_cache
 from tff_agg.experiment.drivers import train
@@ -33,6 +31,8 @@ SMALL = {
     "validation_examples": 200,
     "test_examples": 200,
     "insecure_noise_seed": 5,
+    # Every column is a table of its own to compile.
+    "feature_classes": "content=article:64 visit=referrer,hour",
 }
 
 
@@ -51,13 +51,18 @@ def binary(name, *given):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def cache():
+    with contextlib.closing(process_cache.ProcessCache()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def runs(cache, tmp_path_factory):
     """Two finished runs; the binary `train` itself is what the last test kills."""
     root = tmp_path_factory.mktemp("pcvr")
-    with contextlib.closing(process_cache.ProcessCache()) as cache:
-        for seed in range(2):
-            task = Pcvr(PcvrConfig(**SMALL, seed=seed))
-            train.run(task, root / str(seed), cache=cache)
+    for seed in range(2):
+        task = Pcvr(PcvrConfig(**SMALL, seed=seed))
+        train.run(task, root / str(seed), cache=cache)
     return [str(root / str(seed)) for seed in range(2)]
 
 
@@ -146,7 +151,7 @@ def test_settings_that_make_no_sense_are_refused():
         with pytest.raises(ValueError, match=says):
             PcvrConfig(**SMALL | wrong)
     with pytest.raises(ValueError, match=r"missing columns \['advert'\]"):
-        Pcvr(PcvrConfig(**SMALL, feature_classes="ad=advert"))
+        Pcvr(PcvrConfig(**SMALL | {"feature_classes": "ad=advert"}))
 
 
 def test_every_flag_file_is_a_configuration_at_epsilon_6():
@@ -160,24 +165,38 @@ def test_every_flag_file_is_a_configuration_at_epsilon_6():
         assert config.epsilon == 6 and "proxy" in config.data_note
 
 
+# The binary as it is, killed where it makes the step after its third durable.
+KILLED = """
+import os, signal
+from pcvr import train
+from tff_agg.experiment import terminal
+
+on_round, fsync, told = terminal.TrainingBar.on_round, os.fsync, 0
+
+def note(self, done, facts):
+    global told
+    on_round(self, done, facts)
+    told = done
+
+def dying(descriptor):
+    if told >= 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(descriptor)
+
+terminal.TrainingBar.on_round, os.fsync = note, dying
+train.entry_point()
+"""
+
+
 @pytest.mark.slow
-def test_killed_it_goes_on_to_the_same_bits(runs, tmp_path):
+def test_killed_it_goes_on_to_the_same_bits(runs, cache, tmp_path):
     """The binary is killed in the midst of its steps, and goes on in this process."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "pcvr.train", f"--out={out}", *as_flags(SMALL)]
-    killed = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    done = 0
-    while done < 3 and killed.poll() is None:
-        history = ledger.Ledger(out).read() if out.exists() else None
-        done = 0 if history is None else history.last
-        time.sleep(0.002)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
+    killed = forked.run(KILLED, f"--out={out}", *as_flags(SMALL))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert 3 <= ledger.Ledger(out).read().last < 24
     config = PcvrConfig(**SMALL)
-    train.run(Pcvr(config), out)
+    train.run(Pcvr(config), out, cache=cache)
     expected = contents(runs[0])
     assert contents(out) == expected
     other = dataclasses.replace(config, feature_classes="content=article")

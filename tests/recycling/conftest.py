@@ -5,16 +5,13 @@ import shutil
 
 import pytest
 
-from stackoverflow.data import prepared
+from tests import tiny_stores
 from tests.recycling.written_runs import write_run
 
 
 @pytest.fixture(scope="session")
 def token_store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    return prepared.ensure_store(
-        "synthetic", None, folder, users=40, words=40, workers=1
-    )
+    return tiny_stores.make_store(tmp_path_factory.mktemp("data"), users=40, words=40)
 
 
 @pytest.fixture(scope="session")

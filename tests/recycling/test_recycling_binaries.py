@@ -41,7 +41,7 @@ def test_evaluate_equals_the_naive_computation(runs, tmp_path):
         examples=_SENTENCES,
         span=6,
         every=3,
-        memory_budget=1 << 20,
+        memory_budget=1 << 18,
     )
     summary = evaluate.run(StackOverflow, config)
     rows = read_csv(tmp_path / "scores.csv")
@@ -185,7 +185,7 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
         sizes=(2, 4, 50),
         repeats=3,
         examples=30,
-        memory_budget=1 << 19,
+        memory_budget=1 << 17,
     )
     progress = []
     findings = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
