@@ -88,7 +88,7 @@ def plan_table(plan: privacy.PrivacyPlan) -> str:
     rows = [
         ["unit and adjacency", plan.adjacency],
         ["participation", plan.participation.describe()],
-        ["mechanism", facts["mechanism"]],
+        ["mechanism", str(facts["mechanism"])],
         ["sensitivity", f"{facts['sensitivity']:.4f} ({sensitivity})"],
         ["clip norm", f"{plan.clip_norm:g}"],
         ["noise multiplier", f"{plan.noise_multiplier:.6g} of the whole sensitivity"],

@@ -10,7 +10,6 @@ and each multiplication by a constant brings in one of them.
 import functools
 import math
 import os
-from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -19,10 +18,11 @@ from scipy.special import expit, logit
 from tff_agg.noise import cache as caches
 from tff_agg.noise import draws, toeplitz
 from tff_agg.noise.mechanism import Mechanism, Stream
+from tff_agg.types import Json
 
 
 def blt_from(
-    decays: tuple[float, ...], weights: tuple[float, ...], **reported: Any
+    decays: tuple[float, ...], weights: tuple[float, ...], **reported: Json
 ) -> Mechanism:
     """Builds the mechanism with the given θ (decays) and ω (weights).
 

@@ -12,12 +12,12 @@ so that a mistake in one is found by the other.
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from tff_agg.privacy import checks
 from tff_agg.privacy.user_rounds import History
+from tff_agg.types import JsonObject
 
 
 def _check_rounds(rounds: int) -> None:
@@ -97,7 +97,7 @@ class AtMostOnce:
         """Says the promise in words."""
         return "each user takes part in at most one round"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         return {"schema": "at_most_once"}
 
@@ -206,7 +206,7 @@ class MinSeparation:
             f"round numbers), {often}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         return {
             "schema": "min_separation",
@@ -306,7 +306,7 @@ class FixedEpochOrder:
             f"order, so a user's rounds are whole epochs apart{often}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         return {
             "schema": "fixed_epoch_order",
@@ -318,7 +318,7 @@ class FixedEpochOrder:
 Participation = AtMostOnce | MinSeparation | FixedEpochOrder
 
 
-def check_schema(schema: Any) -> Participation:
+def check_schema(schema: object) -> Participation:
     """Returns the schema; refuses what is none."""
     if not isinstance(schema, Participation):
         raise TypeError(

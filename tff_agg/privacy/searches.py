@@ -8,9 +8,9 @@ one as well: their ρ add up, and ε follows from the sum by the plan's own conv
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tff_agg.privacy import checks, guarantees
+from tff_agg.types import JsonObject
 
 
 def shared_users_in_words(shared: Mapping[str, int] | None) -> str:
@@ -75,7 +75,7 @@ class SearchCost:
     epsilon_total: float
     paragraph: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the figures as JSON values; None stands for infinity."""
         fields = dataclasses.asdict(self)
         return {k: None if v == math.inf else v for k, v in fields.items()}

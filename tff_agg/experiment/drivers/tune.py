@@ -25,6 +25,7 @@ from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
 from tff_agg.recycling.tuning import Candidate
 from tff_agg.runtime import jobs
+from tff_agg.types import JsonObject
 
 _OUTPUTS = ("OPA", "OMV")
 _TO_BE_CONTINUED = (
@@ -168,7 +169,7 @@ def tune_inference(
     metric = task_class.metrics[0]
     opened = runs.open_runs(task_class, config.runs, config.data)
     fewest = min(len(run.rounds(config.name)) for run in opened)
-    settings = {
+    settings: JsonObject = {
         "algorithm": "inference",
         "runs": [str(run.folder.resolve().name) for run in opened],
         "rounds": [run.rounds(config.name)[-1] for run in opened],
@@ -246,7 +247,7 @@ def tune_training(
     """
     metric = task_class.metrics[0]
     run_command = run_command or _run_command
-    settings = {
+    settings: JsonObject = {
         "algorithm": "training",
         "averager": config.averager,
         "train_flags": list(config.train_flags),
