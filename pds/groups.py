@@ -11,7 +11,7 @@ import numpy as np
 
 
 class UserStore(Protocol):
-    """Stored data that can say which users have posts of a type."""
+    """Stored data that can list the users with posts of a type."""
 
     def users_with(self, split: str, type: str, /) -> Sequence[int] | np.ndarray:
         """Returns those users of a split."""
@@ -49,11 +49,11 @@ def everyone(users: Sequence[int] | np.ndarray, name: str = "all") -> tuple[Grou
     return (Group(name, np.asarray(users, np.int64)),)
 
 
-def by_type(store: "UserStore", split: str = "train") -> tuple[Group, Group]:
+def by_type(store: UserStore, split: str = "train") -> tuple[Group, Group]:
     """Returns who has questions and who has answers, as two groups.
 
     Args:
-      store: "UserStore"thing with `users_with(split, type)`, such as a token store.
+      store: Anything with `users_with(split, type)`, such as a token store.
       split: The split of the data.
 
     Returns:

@@ -196,7 +196,7 @@ class _Table:
 
 
 def _in_words(shortage: Shortage) -> str:
-    """Says a shortage in words."""
+    """Returns a shortage in words."""
     return (
         f"round {shortage.round}: group {shortage.group!r} has {shortage.found} users "
         f"left of the {shortage.wanted} wanted"

@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import app, flags
 
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.experiment import flag_fields
 from tff_agg.noise import cache
 from tff_agg.privacy import (
@@ -26,7 +27,6 @@ from tff_agg.privacy import (
     PrivacyRecipe,
     delta_warning,
 )
-from tff_agg.types import Json, JsonObject
 
 DP_SGD = "dp_sgd"
 # The fields of a recipe that mean something to DP-SGD, too.

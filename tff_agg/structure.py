@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tree
 
-from tff_agg.types import Array, Scalar, Structure
+from tff_agg.aliases import Array, Scalar, Structure
 
 #: What holds the leaves, with every name and place in it, stays what it is.
 Form = TypeVar("Form")

@@ -11,9 +11,9 @@ from collections import OrderedDict
 import numpy as np
 import tensorflow as tf
 
+from tff_agg.aliases import Structure
 from tff_agg.audit.canaries import Directions
 from tff_agg.learning.trainers import LocalTrainer, ModelWeights
-from tff_agg.types import Structure
 
 _POSITIONS, _VALUES, _ELEMENT = "positions", "values", "element"
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.audit import bounds, exposure, scores
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.threats import ServerStep, Threat
 from tff_agg.privacy.plan import Plan
-from tff_agg.types import Json, JsonObject
 
 # Canaries that show less than this part of what the strongest shows are not guessed.
 _STRONG = 0.5

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Structure
 from tff_agg.audit import clients
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.findings import Evidence
@@ -17,7 +18,6 @@ from tff_agg.audit.simulation import OVERSIZE
 from tff_agg.learning import process as processes
 from tff_agg.learning.trainers import LocalTrainer
 from tff_agg.privacy.plan import Plan
-from tff_agg.types import Structure
 
 
 def run_with_canaries(

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.aliases import Array, JsonObject, Scalar, Structure
 from tff_agg.averaging import windows
 from tff_agg.structure import Form
-from tff_agg.types import Array, JsonObject, Scalar, Structure
 
 #: Every averager has a state of its own kind; only its own `next` looks inside.
 State = Any

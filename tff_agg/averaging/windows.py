@@ -9,8 +9,8 @@ import numpy as np
 import tree
 
 from tff_agg import structure
+from tff_agg.aliases import Array, Structure
 from tff_agg.structure import Form
-from tff_agg.types import Array, Structure
 
 
 class Window(TypedDict):

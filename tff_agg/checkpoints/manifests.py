@@ -17,8 +17,8 @@ from typing import Any, NotRequired, TypeAlias, TypedDict
 import numpy as np
 
 from tff_agg import files
+from tff_agg.aliases import Stored
 from tff_agg.checkpoints import blobs
-from tff_agg.types import Stored
 
 _FORMAT = 2
 _FORMATS = (1, 2)  # the first had no arrays behind the JSON

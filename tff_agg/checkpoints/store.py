@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_agg import files
+from tff_agg.aliases import Stored
 from tff_agg.checkpoints import blobs, manifests, retention
 from tff_agg.checkpoints.blobs import CorruptCheckpointError, StoreError
-from tff_agg.types import Stored
 
 _log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ import numpy as np
 import tree
 
 from tff_agg import checkpoints
+from tff_agg.aliases import Stored
 from tff_agg.experiment import identity as identities
 from tff_agg.experiment.ledger import History, Ledger, ResumeError
 from tff_agg.experiment.resume import (
@@ -244,8 +245,13 @@ def _commit(
     aggregate: Weights,
 ) -> None:
     """Saves a round, all together or not at all, and then enters it in the ledger."""
-    items = {"iterate": iterate, "aggregate": aggregate, "state": _flat(state)}
-    store.save(record["round"], items | {"record": json.dumps(record)})
+    items: dict[str, Stored] = {
+        "iterate": iterate,
+        "aggregate": aggregate,
+        "state": _flat(state),
+        "record": json.dumps(record),
+    }
+    store.save(record["round"], items)
     if record["round"] > history.last:
         book.add_round(record)
 

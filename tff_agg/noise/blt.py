@@ -15,10 +15,10 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit, logit
 
+from tff_agg.aliases import Json
 from tff_agg.noise import cache as caches
 from tff_agg.noise import draws, toeplitz
 from tff_agg.noise.mechanism import Mechanism, Stream
-from tff_agg.types import Json
 
 
 def blt_from(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tff_agg import files
-from tff_agg.types import Json, JsonObject
+from tff_agg.aliases import Json, JsonObject
 
 FORMAT = 1
 

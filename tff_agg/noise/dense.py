@@ -12,10 +12,10 @@ import sys
 import numpy as np
 import scipy.linalg
 
+from tff_agg.aliases import Array, Json, JsonObject, Scalar
 from tff_agg.noise import cache as caches
 from tff_agg.noise import draws, toeplitz
 from tff_agg.noise.mechanism import Mechanism, Stream
-from tff_agg.types import Array, Json, JsonObject, Scalar
 
 _MOST_ITERATIONS = 60
 

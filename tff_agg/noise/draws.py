@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.aliases import Array, Scalar, Structure
 from tff_agg.noise import normals as transforms
 from tff_agg.structure import Form
-from tff_agg.types import Array, Scalar, Structure
 
 #: Two secret integers of 64 bits: a pair, or an array of one of the libraries.
 Seed = Sequence[int] | Array

@@ -15,9 +15,9 @@ from typing import NamedTuple, NotRequired, TypedDict
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.aliases import Array, Json, Scalar, Structure
 from tff_agg.noise import draws
 from tff_agg.structure import Form
-from tff_agg.types import Array, Json, Scalar, Structure
 
 Draw = Callable[..., Structure]
 

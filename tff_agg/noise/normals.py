@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tff_agg import structure
-from tff_agg.types import Array, Scalar
+from tff_agg.aliases import Array, Scalar
 
 # The largest tangent of the second, fine turn.
 TURN = 2.0**-6

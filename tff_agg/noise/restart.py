@@ -4,8 +4,8 @@ import numpy as np
 import scipy.linalg
 
 from tff_agg import structure
+from tff_agg.aliases import Scalar
 from tff_agg.noise.mechanism import Mechanism, Stream
-from tff_agg.types import Scalar
 
 
 def restart_every(mechanism: Mechanism, period: int) -> Mechanism:

@@ -11,9 +11,9 @@ import numpy as np
 import scipy.linalg
 
 from tff_agg import structure
+from tff_agg.aliases import Json, Scalar, Structure
 from tff_agg.noise import draws, forest
 from tff_agg.noise.mechanism import Draw, Mechanism, Stream
-from tff_agg.types import Json, Scalar, Structure
 
 ESTIMATORS = ("plain", "honaker")
 

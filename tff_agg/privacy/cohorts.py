@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tff_agg.aliases import Ids
 from tff_agg.privacy.participation import Participation, check_schema
-from tff_agg.types import Ids
 
 
 class ParticipationError(ValueError):

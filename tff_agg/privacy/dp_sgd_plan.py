@@ -10,11 +10,11 @@ import functools
 import math
 from typing import Any
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks, dp_sgd_words, guarantees, sampled_guarantees
 from tff_agg.privacy.dp_sgd_words import RHO_NOTE
 from tff_agg.privacy.plan_protocol import ReportWords
 from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
-from tff_agg.types import JsonObject
 
 ADJACENCY = (
     "add or remove: two data sets are neighbours if one comes from the other by adding "

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks
 from tff_agg.privacy.user_rounds import History
-from tff_agg.types import JsonObject
 
 
 def _check_rounds(rounds: int) -> None:

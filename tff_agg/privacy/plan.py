@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tff_agg.aliases import Ids, JsonObject
 from tff_agg.noise.mechanism import Mechanism
 from tff_agg.privacy import checks, cohorts, dp_ftrl_words, guarantees, tf_privacy
 from tff_agg.privacy import sensitivity as sensitivities
@@ -22,7 +23,6 @@ from tff_agg.privacy.participation import (
 )
 from tff_agg.privacy.plan_protocol import CohortSampler, ReportWords, Sampler
 from tff_agg.privacy.releases import Release, delta_left, names_of
-from tff_agg.types import Ids, JsonObject
 
 ADJACENCY = (
     "zero-out: two data sets are neighbours if one comes from the other by replacing "

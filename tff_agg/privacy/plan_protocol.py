@@ -6,9 +6,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy.participation import Participation
 from tff_agg.privacy.releases import Release
-from tff_agg.types import JsonObject
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from tff_agg.types import Ids, JsonObject
+from tff_agg.aliases import Ids, JsonObject
 
 # How many standard deviations a sampler may be off. By chance alone fewer than one in
 # a billion is farther off.

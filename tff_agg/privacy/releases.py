@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_agg.types import JsonObject
+from tff_agg.aliases import JsonObject
 
 
 @dataclasses.dataclass(frozen=True)

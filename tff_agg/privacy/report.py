@@ -17,9 +17,9 @@ from typing import Any
 import filelock
 
 from tff_agg import files
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.privacy.plan_protocol import PrivacyPlan
 from tff_agg.privacy.searches import SearchCost, shared_users_in_words
-from tff_agg.types import Json, JsonObject
 
 SO_FAR = (
     "Figures after some rounds are for a stopping round that was fixed in advance. If "

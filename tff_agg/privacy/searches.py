@@ -9,8 +9,8 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks, guarantees
-from tff_agg.types import JsonObject
 
 
 def shared_users_in_words(shared: Mapping[str, int] | None) -> str:

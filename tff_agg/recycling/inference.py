@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from tff_agg import averaging, structure
+from tff_agg.aliases import Structure
 from tff_agg.recycling.metrics import OutputJudge, Values
 from tff_agg.recycling.outputs import (
     Examples,
@@ -27,7 +28,6 @@ from tff_agg.recycling.outputs import (
     Predictions,
     aggregate_outputs,
 )
-from tff_agg.types import Structure
 
 __all__ = [
     "Grid",

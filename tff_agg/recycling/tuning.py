@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg import files
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling.metrics import ACCURACY, Metric, Values
 from tff_agg.runtime import jobs
-from tff_agg.types import Json, JsonObject
 
 _log = logging.getLogger(__name__)
 

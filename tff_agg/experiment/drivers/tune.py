@@ -19,13 +19,13 @@ from typing import Any
 from absl import flags
 
 from tff_agg import privacy, processes
+from tff_agg.aliases import JsonObject
 from tff_agg.experiment import flag_fields, progress, run_folder, runs, tuning_report
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
 from tff_agg.recycling.tuning import Candidate
 from tff_agg.runtime import jobs
-from tff_agg.types import JsonObject
 
 _OUTPUTS = ("OPA", "OMV")
 _TO_BE_CONTINUED = (
