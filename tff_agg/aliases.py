@@ -26,6 +26,9 @@ Scalar: TypeAlias = int | float | np.number | Array
 #: a model, the state of a process. A single array is a structure too.
 Structure: TypeAlias = Array | Mapping[str, "Structure"] | Sequence["Structure"]
 
+#: The shapes and dtypes of a structure's tensors, in its form: a model's `input_spec`.
+Specs: TypeAlias = Union["tf.TypeSpec", Mapping[str, "Specs"], Sequence["Specs"]]
+
 #: What a checkpoint holds: numpy arrays and strings in dicts and lists.
 Stored: TypeAlias = np.ndarray | str | Sequence["Stored"] | Mapping[str, "Stored"]
 

@@ -93,6 +93,7 @@ def build_dp_ftrl(task: Task, plan: privacy.PrivacyPlan) -> Any:
     """Builds the TFF process of a task."""
     from tff_agg.learning import group_work, process, trainers
 
+    assert isinstance(plan, privacy.Plan)
     config, model = task.config, task.model()
     local: dict[str, Any] = {}
     if not isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
