@@ -18,7 +18,7 @@ WIDTH = 100
 _LEAST = 10
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Lays rows out in columns, numbers to the right.
 
     Example:

@@ -7,9 +7,10 @@ import math
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tff_agg import files, privacy
+from tff_agg.aliases import JsonObject
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling import tuning
 from tff_agg.recycling.metrics import Metric
@@ -168,7 +169,7 @@ def write(
             more = [scored[s].get(candidate, {}).get(name, "") for s, name in others]
             writer.writerow([*row, test, *more])
     files.write_text(folder / "trials.csv", text.getvalue(), mode=0o600)
-    summary: dict[str, Any] = {
+    summary: JsonObject = {
         "choices": [
             {
                 **choice.best._asdict(),

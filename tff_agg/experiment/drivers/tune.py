@@ -14,7 +14,6 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from absl import flags
 
@@ -372,7 +371,9 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         print(tuning_report.table(list(choices.values()), metric))
     else:
 
-        def say(number: int, total: int, candidate: Candidate, value: Any) -> None:
+        def say(
+            number: int, total: int, candidate: Candidate, value: float | None
+        ) -> None:
             found = "failed" if value is None else metric.show(value, 3)
             print(f"[{number}/{total}] {candidate}: {found}", flush=True)
 
