@@ -131,7 +131,7 @@ class Pcvr(SampleTask):
         }
 
     def not_covered(self) -> Sequence[str]:
-        """Says how many clicks one user has, and what the data are."""
+        """Returns in words how many clicks one user has, and what the data are."""
         found = []
         users = self._clicks.users
         if users is not None:

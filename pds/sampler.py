@@ -164,7 +164,7 @@ class Sampler:
         return list(first.values())
 
     def describe(self) -> str:
-        """Says in words who takes part when."""
+        """Returns in words who takes part when."""
         population = np.unique(np.concatenate([g.users for g in self.groups]))
         parts = [
             f"cohorts of {self.cohort_size} in {self.rounds:,} rounds, drawn from "

@@ -150,7 +150,7 @@ def rows_of(results: Results) -> list[list[str]]:
 
 
 def verdict(results: Results) -> list[str]:
-    """Says for each method whether its gain stands clear of the seeds' spread."""
+    """Returns for each method whether its gain stands clear of the seeds' spread."""
     lines = []
     for setting, method in results:
         if method == BASELINE:

@@ -25,7 +25,7 @@ def _check_rounds(rounds: int) -> None:
 
 
 def _twice(rounds: Sequence[int]) -> str | None:
-    """Says which round occurs twice, if one does; `rounds` ascend."""
+    """Returns in words which round occurs twice, if one does; `rounds` ascend."""
     for i, j in itertools.pairwise(rounds):
         if i == j:
             return f"is in the cohort of round {i} twice"
@@ -33,7 +33,7 @@ def _twice(rounds: Sequence[int]) -> str | None:
 
 
 def _too_often(rounds: Sequence[int], most: int | None) -> str | None:
-    """Says that there are more rounds than `most`, if there are."""
+    """Returns in words that there are more rounds than `most`, if there are."""
     if most is None or len(rounds) <= most:
         return None
     return f"takes part {len(rounds)} times, allowed are {most}"
@@ -82,7 +82,7 @@ class AtMostOnce:
         return history.times == 0
 
     def violation(self, rounds: Sequence[int]) -> str | None:
-        """Says how one user's rounds break the schema; None if they keep it.
+        """Returns how one user's rounds break the schema; None if they keep it.
 
         Args:
           rounds: The user's rounds in ascending order.
@@ -94,7 +94,7 @@ class AtMostOnce:
         return None
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         return "each user takes part in at most one round"
 
     def to_json(self) -> JsonObject:
@@ -179,7 +179,7 @@ class MinSeparation:
         )
 
     def violation(self, rounds: Sequence[int]) -> str | None:
-        """Says how one user's rounds break the schema; None if they keep it.
+        """Returns how one user's rounds break the schema; None if they keep it.
 
         Args:
           rounds: The user's rounds in ascending order.
@@ -195,7 +195,7 @@ class MinSeparation:
         return _too_often(rounds, self.max_participations)
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         often = (
             "as often as that allows"
             if self.max_participations is None
@@ -284,7 +284,7 @@ class FixedEpochOrder:
         )
 
     def violation(self, rounds: Sequence[int]) -> str | None:
-        """Says how one user's rounds break the schema; None if they keep it.
+        """Returns how one user's rounds break the schema; None if they keep it.
 
         Args:
           rounds: The user's rounds in ascending order.
@@ -299,7 +299,7 @@ class FixedEpochOrder:
         return _too_often(rounds, self.epochs)
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         often = "" if self.epochs is None else f", at most {self.epochs} of them"
         return (
             f"every epoch of {self.epoch_length} rounds visits the users in the same "

@@ -217,7 +217,7 @@ def tail_means(
 def window_warnings(
     members: Sequence[int], rounds: Iterable[int], ks: Iterable[int]
 ) -> list[str]:
-    """Says where "the last k checkpoints" are not the checkpoints of k rounds.
+    """Returns warnings where the last k checkpoints are not those of k rounds.
 
     Args:
       members: The rounds that have a checkpoint, in order.

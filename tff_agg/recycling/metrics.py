@@ -47,7 +47,7 @@ class Metric(NamedTuple):
         return f"{self.scale * value:.{digits}f}"
 
     def better(self, value: float, other: float) -> bool:
-        """Says whether `value` beats `other`; NaN beats nothing and loses to all."""
+        """Returns whether `value` beats `other`; NaN beats nothing and loses to all."""
         if math.isnan(value) or math.isnan(other):
             return math.isnan(other) and not math.isnan(value)
         return value > other if self.higher_is_better else value < other

@@ -211,7 +211,7 @@ class _Crew:
         raise errors.server_error("work", reason)
 
     def tell(self, method: str, *arguments: object) -> None:
-        """Tells all lanes something, without waiting."""
+        """Calls a method of all lanes, without waiting."""
         for actor in self.actors:
             getattr(actor, method).remote(*arguments)
 
