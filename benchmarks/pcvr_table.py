@@ -27,6 +27,7 @@ from absl import flags
 from pcvr.task import Pcvr, PcvrConfig
 from tff_agg import files
 from tff_agg.experiment import binaries, figures, flag_fields, loop, process_cache
+from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.recycling import inference
 
 PROXY = (
@@ -122,6 +123,7 @@ class Study:
     def _train(self, task: Pcvr, split: str, grid: inference.Grid) -> dict[str, Any]:
         """Runs the library's trainer in memory, without a run folder."""
         process = self._cache.process(task, task.build_plan())
+        assert isinstance(process, DPSGDProcess)
         read = loop.bound(task.reader(task.build_sampler()), process)
         state = task.first_state(process)
         evaluate = task.evaluator()

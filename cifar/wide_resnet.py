@@ -5,14 +5,13 @@ own.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tff_agg.learning.layers import Layers
+from tff_agg.learning.per_example import Weights
 
 _EPSILON = 1e-5
 _STEM = 16
@@ -88,7 +87,7 @@ class WideResNet:
 
         return {name: one(name, shape) for name, shape in self.shapes().items()}
 
-    def features(self, weights: Mapping[str, Any] | Layers, images: Any) -> Any:
+    def features(self, weights: Weights | Layers, images: jax.Array) -> jax.Array:
         """Returns what the last layer sees, [images, features_width]."""
         layers = _layers(weights)
         x = _convolution(layers, "stem", images, 1)
@@ -101,13 +100,13 @@ class WideResNet:
             x = x + _convolution(layers, f"{name}/conv2", rest, 1)
         return jnp.mean(self._active(layers, "norm", x), axis=(1, 2))
 
-    def logits(self, weights: Mapping[str, Any] | Layers, images: Any) -> Any:
+    def logits(self, weights: Weights | Layers, images: jax.Array) -> jax.Array:
         """Returns one logit per class, [images, classes]."""
         layers = _layers(weights)
         features = self.features(layers, images)
         return features @ layers.weight("kernel") + layers.weight("bias")
 
-    def _active(self, layers: Layers, name: str, x: Any) -> Any:
+    def _active(self, layers: Layers, name: str, x: jax.Array) -> jax.Array:
         """Group normalisation, then ReLU."""
         n, height, wide, channels = x.shape
         groups = min(self.groups, channels)
@@ -121,17 +120,17 @@ class WideResNet:
         )
 
 
-def _layers(weights: Mapping[str, Any] | Layers) -> Layers:
+def _layers(weights: Weights | Layers) -> Layers:
     return weights if isinstance(weights, Layers) else Layers(weights)
 
 
-def _convolution(layers: Layers, name: str, x: Any, stride: int) -> Any:
+def _convolution(layers: Layers, name: str, x: jax.Array, stride: int) -> jax.Array:
     """A convolution with a standardised kernel, zeros on all sides."""
     edge = layers.shape(name)[0] // 2
     return layers.convolution(name, x, stride, [(edge, edge)] * 2, standard=True)
 
 
-def augmented(image: Any, moves: Any) -> Any:
+def augmented(image: jax.Array, moves: jax.Array) -> jax.Array:
     """Returns an image moved by up to four pixels and mirrored or not.
 
     Args:
@@ -143,7 +142,7 @@ def augmented(image: Any, moves: Any) -> Any:
     """
     padded = jnp.pad(image, ((4, 4), (4, 4), (0, 0)), mode="reflect")
 
-    def one(move: Any) -> Any:
+    def one(move: jax.Array) -> jax.Array:
         down, right, mirrored = move.astype(jnp.int32)
         cut = jax.lax.dynamic_slice(padded, (down, right, 0), image.shape)
         return jnp.where(mirrored > 0, cut[:, ::-1], cut)

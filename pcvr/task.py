@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,12 @@ from tff_agg.experiment.sample_task import SampleConfig, SampleTask
 from tff_agg.experiment.task import Sample, Scores, Weights
 from tff_agg.fields import described
 from tff_agg.recycling.metrics import OutputJudge
+
+if TYPE_CHECKING:
+    import jax
+
+    from pcvr.model import Sizes
+    from tff_agg.learning.per_example import SampleModel
 
 MADE_UP = "made-up clicks: the figures say nothing about any real data"
 _HOURS = 3_600_000
@@ -125,7 +131,7 @@ class Pcvr(SampleTask):
         }
 
     def not_covered(self) -> Sequence[str]:
-        """Says how many clicks one user has, and what the data are."""
+        """Returns in words how many clicks one user has, and what the data are."""
         found = []
         users = self._clicks.users
         if users is not None:
@@ -143,7 +149,7 @@ class Pcvr(SampleTask):
     # The model.
 
     @property
-    def sizes(self) -> Any:
+    def sizes(self) -> "Sizes":
         """The sizes of the model; imports JAX."""
         from pcvr import model
 
@@ -163,14 +169,16 @@ class Pcvr(SampleTask):
 
         return model.initial_weights(self.sizes, self.config.seed)
 
-    def sample_model(self) -> Any:
+    def sample_model(self) -> "SampleModel":
         """Returns the loss, and its clipped sums in closed form."""
         from pcvr import model
         from tff_agg.learning.per_example import SampleModel
 
         sizes = self.sizes
 
-        def loss(weights: Any, example: Any) -> Any:
+        def loss(
+            weights: Mapping[str, "jax.Array"], example: Sequence["jax.Array"]
+        ) -> "jax.Array":
             rows, label = example
             return model.losses(sizes, weights, rows[None], label[None])[0]
 
@@ -180,7 +188,9 @@ class Pcvr(SampleTask):
             example_bytes=model.example_bytes(sizes),
         )
 
-    def logits(self, weights: Mapping[str, Any], features: Any) -> Any:
+    def logits(
+        self, weights: Mapping[str, "jax.Array"], features: "jax.Array"
+    ) -> "jax.Array":
         """Returns 0 and the log odds of a conversion."""
         import jax.numpy as jnp
 

@@ -5,9 +5,16 @@ asks and answers); for participation, and so for privacy, that is one user.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+
+
+class UserStore(Protocol):
+    """Stored data that can list the users with posts of a type."""
+
+    def users_with(self, split: str, type: str, /) -> Sequence[int] | np.ndarray:
+        """Returns those users of a split."""
 
 
 class Group(NamedTuple):
@@ -23,7 +30,7 @@ class Group(NamedTuple):
 
 
 def sizes_in_words(groups: Sequence[Group]) -> str:
-    """Says how many users each group has.
+    """Returns in words how many users each group has.
 
     Example:
       >>> sizes_in_words(everyone([3, 4]))
@@ -42,7 +49,7 @@ def everyone(users: Sequence[int] | np.ndarray, name: str = "all") -> tuple[Grou
     return (Group(name, np.asarray(users, np.int64)),)
 
 
-def by_type(store: Any, split: str = "train") -> tuple[Group, Group]:
+def by_type(store: UserStore, split: str = "train") -> tuple[Group, Group]:
     """Returns who has questions and who has answers, as two groups.
 
     Args:

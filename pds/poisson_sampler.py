@@ -127,7 +127,7 @@ class PoissonSampler:
         return ()
 
     def describe(self) -> str:
-        """Says in words which examples are taken when."""
+        """Returns in words which examples are taken when."""
         parts = [
             f"batches of {self.batch_size:,} on average in {self.rounds:,} steps, "
             f"drawn from {self.population_size:,} examples "

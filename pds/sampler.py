@@ -99,7 +99,7 @@ class Sampler:
         for shortage in self._first_shortages():
             _log.warning(
                 "%s; when_exhausted=%s; %d rounds fall short in all",
-                _say(shortage),
+                _in_words(shortage),
                 self.when_exhausted,
                 len({s.round for s in self.shortages}),
             )
@@ -135,7 +135,7 @@ class Sampler:
         groups = self.group_indices(round)
         for shortage in self.shortages:
             if shortage.round == round:
-                _log.warning("%s; %s", _say(shortage), self.when_exhausted)
+                _log.warning("%s; %s", _in_words(shortage), self.when_exhausted)
         names = [group.name for group in self.groups]
         return [
             Participant(int(user), names[group])
@@ -164,7 +164,7 @@ class Sampler:
         return list(first.values())
 
     def describe(self) -> str:
-        """Says in words who takes part when."""
+        """Returns in words who takes part when."""
         population = np.unique(np.concatenate([g.users for g in self.groups]))
         parts = [
             f"cohorts of {self.cohort_size} in {self.rounds:,} rounds, drawn from "
@@ -179,7 +179,7 @@ class Sampler:
         if self.shortages:
             short = len({s.round for s in self.shortages})
             parts.append(
-                f"{short:,} rounds fall short, first: {_say(self.shortages[0])} "
+                f"{short:,} rounds fall short, first: {_in_words(self.shortages[0])} "
                 f"({self.when_exhausted})"
             )
         return "; ".join(parts)
@@ -195,8 +195,8 @@ class _Table:
     shortages: tuple[Shortage, ...]
 
 
-def _say(shortage: Shortage) -> str:
-    """Says a shortage in words."""
+def _in_words(shortage: Shortage) -> str:
+    """Returns a shortage in words."""
     return (
         f"round {shortage.round}: group {shortage.group!r} has {shortage.found} users "
         f"left of the {shortage.wanted} wanted"
@@ -295,7 +295,7 @@ def _draw_all(sampler: Sampler) -> _Table:
 def _exhausted(sampler: Sampler, shortage: Shortage) -> ExhaustedError:
     """Returns the error for a shortage that is not allowed."""
     return ExhaustedError(
-        f"{_say(shortage)} under {sampler.participation!r} (cohort_size="
+        f"{_in_words(shortage)} under {sampler.participation!r} (cohort_size="
         f"{sampler.cohort_size}, rounds={sampler.rounds}). Fewer rounds, a smaller "
         "cohort or another participation schema would fit; when_exhausted="
         f"{sampler.when_exhausted!r} allows no way around it",

@@ -70,7 +70,7 @@ class Schedule:
         return _SHAPES[self.shape]((t % self.period) / self.period)
 
     def describe(self) -> str:
-        """Says the schedule in words."""
+        """Returns the schedule in words."""
         if self.value is not None:
             return f"constant share {self.value:g}"
         return f"{self.shape} shift with a period of {self.period} rounds"

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from absl import flags
 
@@ -29,6 +28,7 @@ from stackoverflow.task import StackOverflow
 from tff_agg import processes
 from tff_agg.experiment import binaries, flag_fields
 from tff_agg.experiment.seed_statistics import gain, spread
+from tff_agg.privacy import Plan
 
 # By setting and method, a curve for each seed.
 Results = dict[tuple[str, str], list[Curve]]
@@ -66,23 +66,24 @@ def second_process(config: DemoConfig) -> Iterator[subprocess.Popen]:
             process.wait()
 
 
-def run_in_two_processes(config: DemoConfig, store: str) -> tuple[Results, Any]:
+def run_in_two_processes(config: DemoConfig, store: str) -> tuple[Results, Plan]:
     """Trains one half here and the other beside it, then gathers the results."""
     with second_process(config) as other:
         run_jobs(config, store, halves(config)[0])
         print("Waiting for the runs of the other process.", flush=True)
         other.wait()
-    # Goes on, or fails with the reason, where the other process did not finish.
+    # Resumes, or fails with the reason, where the other process did not finish.
     return gather(config, store)
 
 
 def run_jobs(
     config: DemoConfig, store: str, jobs: list[Job], *, quiet: bool = False
-) -> tuple[dict[Job, dict[bool, Curve]], Any]:
+) -> tuple[dict[Job, dict[bool, Curve]], Plan | None]:
     """Trains and judges runs; returns what they have come to, and a plan."""
     from tff_agg.experiment import process_cache, recording, terminal
 
-    found, plan = {}, None
+    found = {}
+    plan: Plan | None = None
     with contextlib.closing(process_cache.ProcessCache()) as shared:
         for number, job in enumerate(jobs, start=1):
             label = f"{number:2}/{len(jobs)} {job.setting}, {job.training}, {job.seed}"
@@ -97,9 +98,10 @@ def run_jobs(
     return found, plan
 
 
-def gather(config: DemoConfig, store: str) -> tuple[Results, Any]:
+def gather(config: DemoConfig, store: str) -> tuple[Results, Plan]:
     """Returns what all runs have come to, by setting and method."""
     found, plan = run_jobs(config, store, config.jobs(), quiet=True)
+    assert plan is not None
     results: Results = {}
     for setting in config.setting_names:
         for name in demo_runs.methods(setting):
@@ -148,7 +150,7 @@ def rows_of(results: Results) -> list[list[str]]:
 
 
 def verdict(results: Results) -> list[str]:
-    """Says for each method whether its gain stands clear of the seeds' spread."""
+    """Returns for each method whether its gain stands clear of the seeds' spread."""
     lines = []
     for setting, method in results:
         if method == BASELINE:
@@ -182,7 +184,7 @@ HEADER = [
 ]
 
 
-def report(config: DemoConfig, results: Results, plan: Any) -> str:
+def report(config: DemoConfig, results: Results, plan: Plan) -> str:
     """Writes the CSV and the picture; returns the table for the terminal."""
     from tff_agg import files
     from tff_agg.experiment import figures, terminal
@@ -219,8 +221,8 @@ def report(config: DemoConfig, results: Results, plan: Any) -> str:
     return "\n".join(lines)
 
 
-def noise_in_words(plan: Any) -> str:
-    """Says how much noise there is, and nothing of privacy where there is none."""
+def noise_in_words(plan: Plan) -> str:
+    """Returns in words how much noise there is; of privacy only where there is some."""
     if plan.noise_seed_is_known:
         return f"noise of ε = {plan.nominal_epsilon:.3g}, known seed"
     if plan.no_guarantee:

@@ -6,10 +6,15 @@ import os
 import pathlib
 import statistics
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg import files
+from tff_agg.privacy import Plan
+
+if TYPE_CHECKING:
+    from tff_agg.experiment.process_cache import ProcessCache
+    from tff_agg.experiment.recording import Observer
 
 PERIOD = 100
 # UTA_inf averages over one period of the shift: each phase counts the same.
@@ -209,8 +214,11 @@ def validated_rounds(config: StackOverflowConfig) -> list[int]:
 
 
 def run_one(
-    config: StackOverflowConfig, folder: str | os.PathLike, observer: Any, cache: Any
-) -> tuple[dict[bool, Curve], Any]:
+    config: StackOverflowConfig,
+    folder: str | os.PathLike,
+    observer: "Observer",
+    cache: "ProcessCache",
+) -> tuple[dict[bool, Curve], Plan]:
     """Trains a run, or resumes it, and judges it.
 
     Returns:
@@ -220,14 +228,16 @@ def run_one(
 
     task = StackOverflow(config)
     outcome = train.run(task, folder, observer, cache=cache)
+    plan = outcome.plan
+    assert isinstance(plan, Plan)
     path = pathlib.Path(folder) / "judged.json"
     # Of the same run, or `train.run` would have refused.
     if path.exists():
         saved = json.loads(path.read_text())
-        return {r: Curve(*saved[str(r)]) for r in (False, True)}, outcome.plan
+        return {r: Curve(*saved[str(r)]) for r in (False, True)}, plan
     curves = judge(task, folder)
     files.write_text(path, json.dumps({str(r): curve for r, curve in curves.items()}))
-    return curves, outcome.plan
+    return curves, plan
 
 
 def judge(task: StackOverflow, folder: str | os.PathLike) -> dict[bool, Curve]:

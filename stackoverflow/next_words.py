@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,7 +91,7 @@ class NextWords:
             [w for w, i in zip(words, ids, strict=True) if i == known.oov],
         )
 
-    def _probabilities(self, weights: list[Any], rows: np.ndarray) -> np.ndarray:
+    def _probabilities(self, weights: list[np.ndarray], rows: np.ndarray) -> np.ndarray:
         self._model.set_weights(weights)
         logits = self._model(rows, training=False).numpy()[0, -1].astype(np.float64)
         mass = np.exp(logits - logits.max())

@@ -90,7 +90,7 @@ def _table(store: TokenStore) -> str:
 
 
 def _about_people(store: TokenStore) -> str:
-    """Says what the store means for privacy: shared users, and the vocabulary."""
+    """Returns what the store means for privacy: shared users, and the vocabulary."""
     shared = store.users_shared_with_train
     counts = ", ".join(f"{number:,} in {split}" for split, number in shared.items())
     lines = [f"train users who are in other splits as well: {counts}"]

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from absl import flags
@@ -15,11 +15,18 @@ from stackoverflow.data.sources import KINDS
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
 from tff_agg import privacy
+from tff_agg.aliases import Json
 from tff_agg.experiment import flag_fields, task
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.fields import described
 from tff_agg.recycling.metrics import Metric
-from tff_agg.recycling.outputs import Predictions
+from tff_agg.recycling.outputs import Predict, Predictions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tff_agg.learning.group_work import GroupTrainer
+    from tff_agg.learning.trainers import LocalTrainer
 
 TYPES = ("question", "answer")
 PLAIN_VOCABULARY = (
@@ -149,13 +156,15 @@ class StackOverflow(task.Task):
         """The LSTM's weights."""
         return dict(zip(next_word.WEIGHT_NAMES, self.sizes.weight_shapes, strict=True))
 
-    def model(self) -> Any:
+    def model(self) -> "LocalTrainer | GroupTrainer":
         """Returns the local training that does no work on padding."""
         from stackoverflow.model import group_training, local_training
 
-        make: Any = local_training.packed_trainer
-        if self.group_size > 1:
-            make = group_training.packed_group_trainer
+        make = (
+            group_training.packed_group_trainer
+            if self.group_size > 1
+            else local_training.packed_trainer
+        )
         return make(
             self.sizes,
             self.config.client_learning_rate,
@@ -168,13 +177,13 @@ class StackOverflow(task.Task):
         """Users of small models train side by side."""
         return self.config.group_size(self.num_parameters)
 
-    def dataset(self, client: task.Client) -> Any:
+    def dataset(self, client: task.Client) -> "tf.data.Dataset":
         """Returns all sentences of a user as one element."""
         import tensorflow as tf
 
         return tf.data.Dataset.from_tensors(client.arrays[0])
 
-    def group(self, clients: Sequence[task.Client]) -> Any:
+    def group(self, clients: Sequence[task.Client]) -> "tf.data.Dataset":
         """Returns the sentences of several users."""
         from stackoverflow.model import group_training
 
@@ -185,7 +194,7 @@ class StackOverflow(task.Task):
         weights = next_word.initial_weights(self.sizes, self.config.seed)
         return self.named([np.asarray(w) for w in weights])
 
-    def to_keras(self, weights: task.Weights) -> Any:
+    def to_keras(self, weights: task.Weights) -> "tf.keras.Model":
         """Returns the model in stock layers: rows of ids in, logits out."""
         model = next_word.keras_model(self.sizes)
         model.set_weights(list(self.named(weights).values()))
@@ -196,7 +205,7 @@ class StackOverflow(task.Task):
         words = list(self.data.vocabulary.words)
         return {vocabulary.FILE_NAME: json.dumps(words, ensure_ascii=False, indent=0)}
 
-    def export_facts(self) -> Mapping[str, Any]:
+    def export_facts(self) -> Mapping[str, Json]:
         """The ids that are no words, and the longest sentence of training."""
         sizes = self.sizes
         ids = {"padding": 0, "begin": sizes.bos, "end": sizes.eos, "unknown": sizes.oov}
@@ -239,7 +248,7 @@ class StackOverflow(task.Task):
         """One prediction for each token of a sentence."""
         return self.sizes.max_tokens
 
-    def predictor(self) -> Callable[[task.Weights, Any], Predictions]:
+    def predictor(self) -> Predict[task.Weights]:
         """Returns the distributions at the words that count, in their order."""
         from stackoverflow.model import scoring
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import app, flags
 
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.experiment import flag_fields
 from tff_agg.noise import cache
 from tff_agg.privacy import (
@@ -127,7 +128,7 @@ def warning(given: flags.FlagValues) -> str | None:
     return delta_warning(given.delta, given.population, unit)
 
 
-def _table(figures: dict[str, Any]) -> str:
+def _table(figures: JsonObject) -> str:
     """Formats the figures, one per line."""
     lines = []
     for key, value in figures.items():
@@ -139,7 +140,7 @@ def _table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _short(key: str, value: Any) -> str:
+def _short(key: str, value: Json) -> str:
     """Formats one figure; what has no bound is None in JSON."""
     if value is None:
         unlimited = key in ("rounds", "max_participations", "epochs")

@@ -7,17 +7,20 @@ field's default and description. Libraries see the finished object only.
 import dataclasses
 import typing
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def described(
-    default: Any,
+    default: object,
     text: str,
     choices: Iterable[str] | None = None,
     *,
     at_least: int = 0,
     in_process: bool = True,
-    only_with: tuple[str, tuple[Any, ...]] | None = None,
+    only_with: tuple[str, tuple[object, ...]] | None = None,
 ) -> Any:
     """Returns a dataclass field with a description.
 
@@ -49,8 +52,8 @@ def described(
     )
 
 
-def without_effect(config: Any, given: Iterable[str]) -> list[str]:
-    """Says which of the given fields change nothing, and what they would need.
+def without_effect(config: "DataclassInstance", given: Iterable[str]) -> list[str]:
+    """Returns which of the given fields change nothing, and what they would need.
 
     Args:
       config: A dataclass instance whose fields were made by `described`.
@@ -72,7 +75,7 @@ def without_effect(config: Any, given: Iterable[str]) -> list[str]:
     return found
 
 
-def check(config: Any) -> None:
+def check(config: "DataclassInstance") -> None:
     """Refuses values that no field of their kind can have.
 
     Args:

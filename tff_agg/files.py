@@ -10,7 +10,10 @@ import errno
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _TEMPORARY = ".new"
 
@@ -78,7 +81,7 @@ def path_in_errors(path: str | os.PathLike) -> Iterator[None]:
 
 def write_bytes(
     path: str | os.PathLike,
-    *parts: Any,
+    *parts: "ReadableBuffer",
     mode: int | None = None,
     many_writers: bool = False,
     sync_folder: bool = True,
@@ -141,7 +144,7 @@ def replacing(
 
 def stage(
     path: str | os.PathLike,
-    *parts: Any,
+    *parts: "ReadableBuffer",
     mode: int | None = None,
     many_writers: bool = False,
 ) -> str:

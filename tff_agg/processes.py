@@ -56,13 +56,14 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen:
       >>> process = start([sys.executable, '-m', 'http.server'])
       >>> process.terminate()
     """
-    started: list[Any] = []
+    started: list[subprocess.Popen | BaseException] = []
     ready = threading.Event()
 
     def keep() -> None:
         try:
             wrapper = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid())]
-            started.append(subprocess.Popen([*wrapper, *command], **options))
+            process = subprocess.Popen([*wrapper, *command], **options)
+            started.append(process)
         except BaseException as error:
             started.append(error)
             return
@@ -70,7 +71,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen:
             ready.set()
         # Without reaping: whoever has the Popen reads the exit code, or has already.
         with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, started[0].pid, os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
     threading.Thread(target=keep, daemon=True, name="tff_agg-keeper").start()
     ready.wait()

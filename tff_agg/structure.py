@@ -9,21 +9,24 @@ by this module: a leaf that comes from one of them proves that it is already the
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import tree
 
-Structure = Any
-Leaf = Any
+from tff_agg.aliases import Array, Scalar, Structure
+
+#: What holds the leaves, with every name and place in it, stays what it is.
+Form = TypeVar("Form")
 
 
-def leaves(structure: Structure) -> list[Leaf]:
+def leaves(structure: Structure) -> list[Array]:
     """Returns the leaves of `structure` in a fixed order."""
     return tree.flatten(structure)
 
 
-def map_leaves(fn: Callable[..., Any], *structures: Structure) -> Structure:
+def map_leaves(fn: Callable[..., object], structure: Form, *others: Structure) -> Form:
     """Applies `fn` leaf by leaf and returns the results in the first one's structure.
 
     Example:
@@ -31,15 +34,15 @@ def map_leaves(fn: Callable[..., Any], *structures: Structure) -> Structure:
       {'w': 3.0}
     """
     # Containers of like form may differ in kind: a list saved may come back a tuple.
-    return tree.map_structure(fn, *structures, check_types=False)
+    return tree.map_structure(fn, structure, *others, check_types=False)
 
 
-def pack(structure: Structure, flat: list[Leaf]) -> Structure:
+def pack(structure: Form, flat: list[Array]) -> Form:
     """Puts the leaves `flat` into the form of `structure`."""
     return tree.unflatten_as(structure, flat)
 
 
-def backend_of(value: Leaf) -> str:
+def backend_of(value: object) -> str:
     """Names the library of a leaf: 'tf', 'jax' or 'numpy' (Python numbers too)."""
     module = type(value).__module__.partition(".")[0]
     if module == "tensorflow":
@@ -57,7 +60,7 @@ def backend_of_structure(structure: Structure) -> str:
     return "numpy"
 
 
-def dtype_of(value: Leaf) -> np.dtype:
+def dtype_of(value: Array) -> np.dtype:
     """Returns the dtype of a leaf as a numpy dtype."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
@@ -66,7 +69,7 @@ def dtype_of(value: Leaf) -> np.dtype:
     return np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
 
 
-def shapes_agree(a: Leaf, b: Leaf) -> bool:
+def shapes_agree(a: Scalar, b: Scalar) -> bool:
     """Returns whether two shapes are equal; what a graph leaves open may differ."""
     first, second = np.shape(a), np.shape(b)
     for one, other in ((first, second), (second, first)):
@@ -75,13 +78,13 @@ def shapes_agree(a: Leaf, b: Leaf) -> bool:
     return first == second
 
 
-def is_floating(value: Leaf) -> bool:
+def is_floating(value: Array) -> bool:
     """Returns whether a leaf holds real floating-point numbers (bfloat16 included)."""
     dtype = dtype_of(value)
     return np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
 
 
-def zeros_like(value: Leaf) -> Leaf:
+def zeros_like(value: Array) -> Array:
     """Returns zeros of the leaf's shape and dtype, in its own library."""
     match backend_of(value):
         case "tf":
@@ -92,7 +95,7 @@ def zeros_like(value: Leaf) -> Leaf:
             return np.zeros_like(value)
 
 
-def scalar(value: Any, dtype: Any, like: str) -> Leaf:
+def scalar(value: float, dtype: npt.DTypeLike, like: str) -> Array:
     """Makes the scalar `value` of `dtype` in the library named `like`."""
     match like:
         case "tf":
@@ -106,7 +109,7 @@ def scalar(value: Any, dtype: Any, like: str) -> Leaf:
             return np.asarray(value, dtype)
 
 
-def cast(value: Leaf, dtype: Any) -> Leaf:
+def cast(value: Array, dtype: npt.DTypeLike) -> Array:
     """Converts a leaf (or a Python number) to the numpy dtype `dtype`."""
     match backend_of(value):
         case "tf":
@@ -117,12 +120,12 @@ def cast(value: Leaf, dtype: Any) -> Leaf:
             return np.asarray(value).astype(dtype)
 
 
-def minimum(a: Leaf, b: Leaf) -> Leaf:
+def minimum(a: Scalar, b: Scalar) -> Array:
     """Returns the smaller of two values, of which either may be a Python number."""
     return _elementwise("minimum", a, b)
 
 
-def equal(a: Leaf, b: Leaf) -> Leaf:
+def equal(a: Scalar, b: Scalar) -> Array:
     """Compares two values, of which either may be a Python number.
 
     Not `a == b`: on the tensors of a graph in the style of TensorFlow 1, which is what
@@ -131,7 +134,7 @@ def equal(a: Leaf, b: Leaf) -> Leaf:
     return _elementwise("equal", a, b)
 
 
-def _elementwise(name: str, a: Leaf, b: Leaf) -> Leaf:
+def _elementwise(name: str, a: Array, b: Array) -> Array:
     backends = {backend_of(a), backend_of(b)}
     if "tf" in backends:
         tf = sys.modules["tensorflow"]
@@ -145,10 +148,10 @@ def _elementwise(name: str, a: Leaf, b: Leaf) -> Leaf:
 
 
 def cond(
-    predicate: Leaf,
-    if_true: Callable[[], Structure],
-    if_false: Callable[[], Structure],
-) -> Structure:
+    predicate: Scalar,
+    if_true: Callable[[], Form],
+    if_false: Callable[[], Form],
+) -> Form:
     """Runs one of two functions without arguments, in graphs and traces as well."""
     match backend_of(predicate):
         case "tf":

@@ -21,6 +21,8 @@ PACKAGES = (
 )  # fmt: skip
 # Import names whose package has another name.
 RENAMED = {"tree": "dm-tree", "absl": "absl-py", "sklearn": "scikit-learn"}
+# Known to type checkers only: nothing installs it.
+TYPE_STUBS = ("_typeshed",)
 HEADER = "# Written by `python -m tools.build_files` from the modules' imports.\n"
 
 
@@ -64,7 +66,7 @@ def label_of(path: pathlib.Path) -> str:
 def dependency(name: str, root: pathlib.Path) -> str | None:
     """Returns the label of what a dotted import name stands for; None for Python's."""
     parts = name.split(".")
-    if parts[0] in sys.stdlib_module_names:
+    if parts[0] in sys.stdlib_module_names or parts[0] in TYPE_STUBS:
         return None
     if parts[0] not in PACKAGES:
         package = RENAMED.get(parts[0], parts[0].replace("_", "-"))

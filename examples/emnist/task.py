@@ -1,7 +1,7 @@
 """Handwritten digits by user, as a task of the experiment layer."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from pds.groups import Group
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.keras_task import Examples, KerasTask
 from tff_agg.fields import described
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Emnist(KerasTask):
             )
         return found
 
-    def keras_model(self, seed: int) -> Any:
+    def keras_model(self, seed: int) -> "tf.keras.Model":
         """One convolution, one pooling, one dense layer: about 1,400 weights."""
         import tensorflow as tf
 

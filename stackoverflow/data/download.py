@@ -7,6 +7,7 @@ renamed to the place where `tff.simulation.datasets.stackoverflow.load_data` loo
 """
 
 import base64
+import email.message
 import hashlib
 import lzma
 import os
@@ -14,9 +15,11 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from typing import Any
 
 from tff_agg import files
+
+#: Called with the stage and how many bytes are done, of how many.
+Progress = Callable[[str, int, int], None]
 
 ORIGIN = "https://storage.googleapis.com/tff-datasets-public/stackoverflow.sqlite.lzma"
 _CHUNK = 1 << 20
@@ -26,7 +29,7 @@ def download(
     cache_dir: str | None = None,
     *,
     origin: str = ORIGIN,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> str:
     """Returns the path of the SQLite file, fetching it if it is not there yet.
 
@@ -71,7 +74,7 @@ def _size(path: str) -> int:
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
-def _fetch(origin: str, part: str, progress: Any) -> None:
+def _fetch(origin: str, part: str, progress: Progress | None) -> None:
     """Fetches what is missing of `part` and checks the whole."""
     have = _size(part)
     request = urllib.request.Request(origin)
@@ -107,7 +110,7 @@ def _fetch(origin: str, part: str, progress: Any) -> None:
             raise ValueError(f"{origin}: the checksum is wrong; fetch it again")
 
 
-def _stated_md5(headers: Any) -> bytes | None:
+def _stated_md5(headers: email.message.Message) -> bytes | None:
     """Returns the MD5 that the storage server states for the file."""
     for value in headers.get_all("x-goog-hash") or []:
         for entry in value.split(","):
@@ -117,7 +120,7 @@ def _stated_md5(headers: Any) -> bytes | None:
     return None
 
 
-def _unpack(packed: str, target: str, progress: Any) -> None:
+def _unpack(packed: str, target: str, progress: Progress | None) -> None:
     """Decompresses a file; the result appears under its name when complete."""
     try:
         with lzma.open(packed) as source, files.replacing(target) as file:

@@ -59,7 +59,7 @@ def atomic(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
     return files.replacing(path, mode=0o644, many_writers=True)
 
 
-def write_json(path: str, value: Any) -> None:
+def write_json(path: str, value: object) -> None:
     """Writes a JSON file atomically."""
     with atomic(path) as file:
         file.write(json.dumps(value, indent=1, sort_keys=True).encode())
@@ -185,7 +185,9 @@ def _days(dates: pa.Array, where: str) -> pa.Array:
         ) from None
 
 
-def _take_lists(lengths: np.ndarray, values: np.ndarray, rows: np.ndarray) -> Any:
+def _take_lists(
+    lengths: np.ndarray, values: np.ndarray, rows: np.ndarray
+) -> pa.ListArray:
     """Returns the lists `rows` of the lists with these lengths and joined values."""
     begins = np.cumsum(lengths) - lengths
     taken = lengths[rows]
@@ -245,7 +247,7 @@ def gather_bucket(bucket: int, vocabulary: Vocabulary, work: Work) -> int:
     path = work.path("store", part)
     if os.path.exists(done) and os.path.exists(path):
         return read_json(done)["sentences"]
-    columns: dict[str, list[Any]] = {name: [] for name in ("user", "day")}
+    columns: dict[str, list[pa.Array]] = {name: [] for name in ("user", "day")}
     arrays: dict[str, list[np.ndarray]] = {
         "split": [np.empty(0, np.int8)],
         "type": [np.empty(0, np.int8)],

@@ -12,12 +12,12 @@ import os
 import sqlite3
 import urllib.parse
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 
 from stackoverflow.data.example_message import first_texts
 from stackoverflow.data.sources import SCHEMA, SPLITS, file_fingerprint
+from tff_agg.aliases import JsonObject
 
 _SHARD_ROWS = 1 << 17
 _BATCH_ROWS = 1 << 16
@@ -83,7 +83,7 @@ class OfficialSource:
             ]
         return shards
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> JsonObject:
         """Returns what identifies each file."""
         return {"files": [file_fingerprint(file) for file, _ in self._files]}
 
@@ -153,9 +153,9 @@ def _extent(connection: sqlite3.Connection) -> tuple[int, int]:
     return (0, -1) if low is None else (low, high)
 
 
-def _batch(rows: list[Any], split: str | None, file: str) -> pa.RecordBatch:
+def _batch(rows: list[tuple], split: str | None, file: str) -> pa.RecordBatch:
     """Returns rows of the table `examples` in the form of `SCHEMA`."""
-    columns: list[list[Any]] = [[], [], [], [], []]
+    columns: list[list[str]] = [[], [], [], [], []]
     for number, split_name, client_id, message in rows:
         try:
             example = first_texts(message, _FEATURES)

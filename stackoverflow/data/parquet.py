@@ -6,12 +6,12 @@ import glob
 import itertools
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stackoverflow.data.sources import OPTIONAL, SCHEMA, checked, file_fingerprint
+from tff_agg.aliases import JsonObject
 
 _BATCH_ROWS = 1 << 16
 # A large row group is read by several workers. Each has to decode what comes before its
@@ -65,7 +65,7 @@ class ParquetSource:
                 ]
         return shards
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> JsonObject:
         """Returns what identifies each file."""
         return {"files": [file_fingerprint(file) for file in self._files]}
 

@@ -14,18 +14,19 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from stackoverflow.data import encode, store_manifest, votes, word_choice
 from stackoverflow.data.encode import Work
-from stackoverflow.data.process_pool import mapper
+from stackoverflow.data.process_pool import Item, Run, mapper
 from stackoverflow.data.sources import KINDS, SPLITS, TYPES, Source
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.data.vocabulary import Vocabulary
 from tff_agg import checkpoints, files
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy.selection import KeySelection
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ _PART_SENTENCES = 1 << 18
 _SENTENCE_BYTES = 64
 
 Progress = Callable[[str, int, int], None]
+#: What a store is made from and how, as JSON values.
+Settings: TypeAlias = dict[str, Any]
 
 
 def make_source(
@@ -171,7 +174,7 @@ def prepare_store(
     return TokenStore.open(out)
 
 
-def _existing(out: str, config: dict[str, Any]) -> TokenStore:
+def _existing(out: str, config: Settings) -> TokenStore:
     """Opens the store in `out` if it is the one asked for."""
     if not os.path.exists(os.path.join(out, store_manifest.MANIFEST)):
         raise ValueError(
@@ -198,8 +201,8 @@ def _remove(folder: str) -> None:
         _log.warning("%s: could not be removed (%s)", folder, error)
 
 
-def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Says which settings differ."""
+def _difference(found: Settings, wanted: Settings) -> str:
+    """Returns in words which settings differ."""
     flat = [
         {
             **{f"source.{k}": v for k, v in c.get("source", {}).items()},
@@ -235,7 +238,7 @@ def _clear(folder: str) -> None:
             os.unlink(path)
 
 
-def _plan(folder: str, source: Source, config: dict[str, Any]) -> Work:
+def _plan(folder: str, source: Source, config: Settings) -> Work:
     """Returns the work to do, the same that a killed run of it had planned."""
     file = os.path.join(folder, "plan.json")
     if not os.path.exists(file):
@@ -261,13 +264,15 @@ def _run_stages(
     work: Work,
     vocab_size: int,
     selection: KeySelection | None,
-    run: Any,
+    run: Run,
     progress: Progress | None,
 ) -> Vocabulary:
     """Runs all stages up to the parts of the store."""
     report = progress or (lambda stage, done, total: None)
 
-    def stage(name: str, function: Any, items: Iterable[Any], total: int) -> int:
+    def stage(
+        name: str, function: Callable[[Item], int], items: Iterable[Item], total: int
+    ) -> int:
         done = 0
         report(name, 0, total)
         for amount in run(function, items):
@@ -325,7 +330,7 @@ def _map(piece: str, vocabulary: Vocabulary, work: Work) -> int:
     return 1
 
 
-def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
+def _finish(work: Work, vocabulary: Vocabulary, config: Settings) -> None:
     """Writes the table of users, the vocabulary and the manifest."""
     stats = [
         encode.read_json(work.path("parts", f"{b:06d}.json"))
@@ -369,10 +374,10 @@ def _finish(work: Work, vocabulary: Vocabulary, config: dict[str, Any]) -> None:
     files.sync_folder(work.path("store"))
 
 
-def _summary(stats: list[dict[str, Any]], users: pa.Table) -> dict[str, Any]:
+def _summary(stats: list[dict[str, Any]], users: pa.Table) -> JsonObject:
     """Returns users, sentences, tokens and out-of-vocabulary share by split."""
     split = users["split"].to_numpy()
-    result = {}
+    result: JsonObject = {}
     for index, name in enumerate(SPLITS):
         sums = {
             key: sum(s["by_split"][index][key] for s in stats)

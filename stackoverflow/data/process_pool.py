@@ -5,16 +5,28 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from tff_agg import processes
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Run(Protocol):
+    """Maps a function over items."""
+
+    def __call__(
+        self, function: Callable[[Item], Result], items: Iterable[Item], /
+    ) -> Iterator[Result]:
+        """Yields the results as they are done, in any order."""
+
 
 @contextlib.contextmanager
-def mapper(workers: int) -> Iterator[Any]:
+def mapper(workers: int) -> Iterator[Run]:
     """Yields `run(function, items)`, which yields results as they are done.
 
     To be used from one thread: workers end with the thread that started them. Where
@@ -37,9 +49,11 @@ def mapper(workers: int) -> Iterator[Any]:
         initargs=(os.getpid(),),
     )
 
-    def run(function: Any, items: Iterable[Any]) -> Iterator[Any]:
+    def run(
+        function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterator[Result]:
         # A few tasks in flight at a time: the list of all results is never held.
-        waiting: set[Any] = set()
+        waiting: set[concurrent.futures.Future[Result]] = set()
         for item in items:
             waiting.add(pool.submit(function, item))
             while len(waiting) >= 2 * workers:

@@ -8,10 +8,12 @@ shard always yields the same batches, which is what lets a killed preparation go
 import hashlib
 import os
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from tff_agg.aliases import JsonObject
 
 # The names that flags have for sources.
 KINDS = ("synthetic", "parquet", "text", "official")
@@ -41,7 +43,7 @@ class Source(Protocol):
         """A short name of the kind of source, such as `'parquet'`."""
         ...
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> JsonObject:
         """Returns JSON values that change whenever the sentences may have changed."""
         ...
 
@@ -58,7 +60,7 @@ class Source(Protocol):
         ...
 
 
-def file_fingerprint(path: str) -> dict[str, Any]:
+def file_fingerprint(path: str) -> JsonObject:
     """Returns size, modification time and a hash of both ends of a file."""
     if not os.path.isfile(path):
         raise ValueError(f"path={path!r}: there is no such file")

@@ -28,7 +28,7 @@ def file_sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def manifest_sha256(manifest: Mapping[str, Any]) -> str:
+def manifest_sha256(manifest: Mapping[str, object]) -> str:
     """Returns the checksum of a manifest, its own `sha256` entry left out."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))

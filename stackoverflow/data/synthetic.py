@@ -14,13 +14,13 @@ machine makes the same sentences.
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stackoverflow.data.sources import SCHEMA, SPLITS, TYPES
+from tff_agg.aliases import JsonObject
 
 CLASSES = 8
 TOPICS = 6
@@ -176,7 +176,7 @@ class SyntheticSource:
         if self.max_sentences < 10:
             raise ValueError(f"max_sentences={self.max_sentences}: at least 10")
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> JsonObject:
         """Returns the parameters: everything follows from them."""
         return {
             "generator": 1,

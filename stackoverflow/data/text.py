@@ -13,13 +13,14 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from stackoverflow.data import tokenisation
 from stackoverflow.data.sources import SCHEMA, SPLITS, TYPES, file_fingerprint
+from tff_agg.aliases import JsonObject
 
 NEEDED = ("user", "text")
 COLUMNS = (*NEEDED, "time", "type")
@@ -28,7 +29,7 @@ _BATCH_ROWS = 1 << 13
 _TRAIN, _NOT_TEST = 80, 90
 
 # Where a row stands in its file, and its values.
-Row = tuple[int, dict[str, Any]]
+Row = tuple[int, dict[str, object]]
 
 
 def split_of(user: str) -> str:
@@ -77,7 +78,7 @@ class TextSource:
             raise ValueError(f"path={path!r}: must be called {_NAMES}")
         return [path]
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> JsonObject:
         """Returns what identifies each file, and the rule."""
         files = [file_fingerprint(file) for file in self._files]
         return {"files": files, "tokenisation": tokenisation.VERSION}
@@ -102,7 +103,7 @@ class TextSource:
             yield pa.RecordBatch.from_pylist(found, schema=SCHEMA)
 
 
-def _sentences(row: dict[str, Any], where: str) -> Iterator[dict[str, str]]:
+def _sentences(row: dict[str, object], where: str) -> Iterator[dict[str, str]]:
     """Yields the sentences of a row in the form of `SCHEMA`; quotes nothing of it."""
     values: dict[str, Any] = {name: row.get(name) for name in COLUMNS}
     if isinstance(values["user"], int) and not isinstance(values["user"], bool):
@@ -183,14 +184,16 @@ _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
 _NAMES = " or ".join(f"*{ending}" for ending in _READERS)
 
 
-def _reader(file: str) -> Any:
+def _reader(file: str) -> Callable[[str], Iterator[Row]] | None:
     """Returns how a file is read, by its name; None if it is not."""
     return _READERS.get(os.path.splitext(file)[1].lower())
 
 
 def _rows(file: str) -> Iterator[Row]:
     """Yields the rows of a file."""
-    return _reader(file)(file)
+    reader = _reader(file)
+    assert reader is not None
+    return reader(file)
 
 
 def _lines(file: str) -> Iterator[str]:

@@ -43,7 +43,7 @@ class _Part(NamedTuple):
     offsets: np.ndarray
     words: np.ndarray
     days: pa.Array
-    owner: Any
+    owner: object
 
 
 @functools.lru_cache(maxsize=65536)
@@ -94,7 +94,7 @@ class TokenStore:
         self._parts: dict[int, _Part] = {}
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Sent to another process, a store is opened there, by path and fingerprint."""
         return _open_the_same, (self._path, self.fingerprint)
 

@@ -7,13 +7,14 @@ that is started over: the words that were replaced have been seen.
 import logging
 import math
 import os
-from typing import Any
 
 import numpy as np
 
 from stackoverflow.data import encode, store_manifest, votes
 from stackoverflow.data.encode import Work
+from stackoverflow.data.process_pool import Run
 from stackoverflow.data.vocabulary import private_top_words, top_words
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy.releases import Release
 from tff_agg.privacy.selection import KeySelection
 
@@ -26,8 +27,8 @@ _SPENT = "spent.json"
 
 
 def choose(
-    work: Work, vocab_size: int, selection: KeySelection | None, run: Any
-) -> dict[str, Any]:
+    work: Work, vocab_size: int, selection: KeySelection | None, run: Run
+) -> JsonObject:
     """Returns the words and, if they were chosen with noise, what that has spent.
 
     Args:
@@ -79,7 +80,7 @@ def _together(releases: list[Release]) -> Release:
     )
 
 
-def _plain_words(work: Work, vocab_size: int, run: Any) -> dict[str, Any]:
+def _plain_words(work: Work, vocab_size: int, run: Run) -> JsonObject:
     """Chooses the most frequent words of the train split, as they are."""
     pieces = [work.path("pieces", f"{p}.words.arrow") for p in work.pieces()]
     counts = _merged_counts(pieces, work, run)
@@ -100,8 +101,8 @@ def _plain_words(work: Work, vocab_size: int, run: Any) -> dict[str, Any]:
 
 
 def _private_words(
-    work: Work, vocab_size: int, selection: KeySelection, run: Any
-) -> dict[str, Any]:
+    work: Work, vocab_size: int, selection: KeySelection, run: Run
+) -> JsonObject:
     """Chooses words by the noisy votes of train users.
 
     The noise is drawn once: a killed preparation reads what was chosen, and one that
@@ -136,7 +137,7 @@ def _private_words(
     return {"words": words, "release": _together(releases).to_json()}
 
 
-def _merged_counts(paths: list[str], work: Work, run: Any) -> list[str]:
+def _merged_counts(paths: list[str], work: Work, run: Run) -> list[str]:
     """Merges files of word counts in groups; returns the merged files."""
     groups: list[list[str]] = []
     room = 0

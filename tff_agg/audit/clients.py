@@ -7,18 +7,18 @@ clipping, summing, noise and server step.
 """
 
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tff_agg.aliases import Structure
 from tff_agg.audit.canaries import Directions
 from tff_agg.learning.trainers import LocalTrainer, ModelWeights
 
 _POSITIONS, _VALUES, _ELEMENT = "positions", "values", "element"
 
 
-def parameters(trainable: Any) -> np.ndarray:
+def parameters(trainable: Structure) -> np.ndarray:
     """Returns all trainable parameters in one vector, in the order of the directions.
 
     Example:

@@ -3,10 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.audit import bounds, exposure, scores
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.threats import ServerStep, Threat
@@ -102,7 +103,7 @@ class Finding:
             f"lower bound {self.lower_bound:.4g}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the figures, without the scores, as JSON values."""
         kept = dataclasses.asdict(self)
         del kept["included"], kept["excluded"]
@@ -111,7 +112,7 @@ class Finding:
         return found | {"refutes_claim": self.refutes_claim}
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Json) -> Json:
     """Returns None for infinity, which JSON does not know."""
     infinite = isinstance(value, float) and not math.isfinite(value)
     return None if infinite else value

@@ -5,10 +5,12 @@ keeps a thousand numbers of a checkpoint, however large the model.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
 
+from tff_agg.aliases import Structure
 from tff_agg.audit import clients
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.findings import Evidence
@@ -19,14 +21,16 @@ from tff_agg.privacy.plan import Plan
 
 
 def run_with_canaries(
-    process: Any,
+    process: tff.learning.templates.LearningProcess,
     plan: Plan,
     trainer: LocalTrainer,
     canaries: Canaries,
-    users_of_round: Callable[[int], Sequence[Any]] = lambda round_number: (),
+    users_of_round: Callable[
+        [int], Sequence[tf.data.Dataset]
+    ] = lambda round_number: (),
     *,
-    state: Any = None,
-    after_round: Callable[[int, Any], None] = lambda round_number, metrics: None,
+    state: Structure | None = None,
+    after_round: Callable[[int, Structure], None] = lambda round_number, metrics: None,
 ) -> Evidence:
     """Runs all rounds of a plan with canaries taking part.
 
@@ -39,7 +43,7 @@ def run_with_canaries(
       users_of_round: The datasets of a round's other users, as `trainer` takes them;
         nobody by default.
       state: The state to start from; a fresh one, with a secret seed, if None.
-      after_round: Hears of each round: its number and its metrics.
+      after_round: Called after each round with its number and its metrics.
 
     Returns:
       The projections of all iterates.
@@ -51,7 +55,7 @@ def run_with_canaries(
     state = process.initialize() if state is None else state
     on_canaries, on_probes = [], []
 
-    def keep(state: Any) -> None:
+    def keep(state: Structure) -> None:
         theta = clients.parameters(processes.iterate(state))
         on_canaries.append(canaries.directions.project(theta))
         on_probes.append(canaries.probes.project(theta))

@@ -7,7 +7,6 @@ audit itself is tested.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ def sums_of_rounds(
 
 
 def noise_of_rounds(
-    mechanism: Mechanism, stddev: float, rounds: int, size: int, seed: Any
+    mechanism: Mechanism, stddev: float, rounds: int, size: int, seed: Sequence[int]
 ) -> np.ndarray:
     """Returns [rounds, parameters]: the noise that a mechanism adds."""
     like = np.zeros(size, np.float32)

@@ -10,16 +10,25 @@ what the private training has released already, so it costs no privacy.
 
 import math
 import numbers
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.aliases import Array, JsonObject, Scalar, Structure
 from tff_agg.averaging import windows
-from tff_agg.structure import Structure
+from tff_agg.structure import Form
 
+#: Every averager has a state of its own kind; only its own `next` looks inside.
 State = Any
+
+
+class Next(Protocol):
+    """The step of an averager: its aggregate has the form of the checkpoint."""
+
+    def __call__(self, state: State, theta: Form, /) -> tuple[State, Form]:
+        """Returns the state after θ_t, and θ^AGG_t."""
 
 
 class Averager(NamedTuple):
@@ -51,11 +60,11 @@ class Averager(NamedTuple):
     """
 
     init: Callable[[Structure], State]
-    next: Callable[[State, Structure], tuple[State, Structure]]
+    next: Next
     weights: Callable[[int], np.ndarray] | None = None
     name: str = "own"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns its name, which rounds its numbers, and weights, which do not."""
         weights = None if self.weights is None else self.weights(20).tolist()
         return {"name": self.name, "weights_of_20_steps": weights}
@@ -152,7 +161,7 @@ def ema(
         weight = 1.0 - kept
         name = f"ema(decay={decay:g}"
 
-    def newest_weight(t: Any) -> Any:
+    def newest_weight(t: Scalar) -> Scalar:
         if not warm_up:
             return weight + 0.0 * t
         return 1.0 - structure.minimum(kept, (1.0 + t) / (10.0 + t))
@@ -179,7 +188,7 @@ def pda(gamma: float) -> Averager:
         raise ValueError(f"gamma must be finite and at least 0; got {gamma!r}")
     gamma = float(gamma)
 
-    def newest_weight(t: Any) -> Any:
+    def newest_weight(t: Scalar) -> Scalar:
         # `t` counts from 0 here and from 1 in the formula.
         return (gamma + 1.0) / (t + 1.0 + gamma)
 
@@ -215,10 +224,10 @@ def schedule_free(beta: float = 0.9, gamma: float = 8.0) -> Averager:
     assert running.weights is not None
     average_weights = running.weights
 
-    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+    def next_(state: State, theta: Form) -> tuple[State, Form]:
         state, average = running.next(state, theta)
 
-        def between(mean: Any, newest: Any) -> Any:
+        def between(mean: Array, newest: Array) -> Array:
             dtype = structure.dtype_of(mean)
             return mean * structure.cast(np.float64(beta), dtype) + (
                 newest * structure.cast(np.float64(1.0 - beta), dtype)
@@ -257,7 +266,7 @@ def starting_at(tau: int, averager: Averager) -> Averager:
     def init(theta: Structure) -> State:
         return {"step": windows.counter(theta), "inner": averager.init(theta)}
 
-    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+    def next_(state: State, theta: Form) -> tuple[State, Form]:
         step = state["step"] + 1
         inner, aggregate = averager.next(state["inner"], theta)
         used = structure.cond(step >= tau, lambda: aggregate, lambda: theta)
@@ -272,7 +281,7 @@ def starting_at(tau: int, averager: Averager) -> Averager:
     return Averager(init, next_, weights, f"{averager.name} from step {tau}")
 
 
-def fold(averager: Averager, checkpoints: Any) -> Any:
+def fold(averager: Averager, checkpoints: Iterable[Form]) -> Iterator[Form]:
     """Yields θ^AGG_0, θ^AGG_1, … for the checkpoints θ_0, θ_1, … of an iterable.
 
     Example:
@@ -288,19 +297,19 @@ def fold(averager: Averager, checkpoints: Any) -> Any:
         yield aggregate
 
 
-def _moving(newest_weight: Callable[[Any], Any], name: str) -> Averager:
+def _moving(newest_weight: Callable[[Scalar], Scalar], name: str) -> Averager:
     """The averager a_t = (1 - w_t) a_{t-1} + w_t θ_t with w_t = newest_weight(t)."""
 
     def init(theta: Structure) -> State:
         windows.check_floating(theta)
         return {"step": windows.counter(theta), "average": theta}
 
-    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+    def next_(state: State, theta: Form) -> tuple[State, Form]:
         windows.check_alike(state["average"], theta)
         step = state["step"] + 1
         weight = newest_weight(structure.cast(step, np.float64))
 
-        def blend(old: Any, new: Any) -> Any:
+        def blend(old: Array, new: Array) -> Array:
             dtype = structure.dtype_of(old)
             # Both factors are rounded from the same double: rounding 1 - w after w
             # had been rounded would lose the small weights of a long memory.
@@ -331,7 +340,7 @@ def _unit(t: int) -> np.ndarray:
     return out
 
 
-def _check_count(name: str, value: Any, minimum: int) -> None:
+def _check_count(name: str, value: int, minimum: int) -> None:
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or value < minimum:
         raise ValueError(
@@ -339,6 +348,6 @@ def _check_count(name: str, value: Any, minimum: int) -> None:
         )
 
 
-def _check_real(name: str, value: Any) -> None:
+def _check_real(name: str, value: float | None) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a number; got {value!r}")

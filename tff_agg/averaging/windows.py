@@ -3,15 +3,26 @@
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import tree
 
 from tff_agg import structure
-from tff_agg.structure import Structure
+from tff_agg.aliases import Array, Structure
+from tff_agg.structure import Form
 
-State = Any
+
+class Window(TypedDict):
+    """The state of tail averaging.
+
+    Attributes:
+      step: How many checkpoints came after the first.
+      window: The newest checkpoints, the latest first; zeros where there is none yet.
+    """
+
+    step: Array
+    window: tuple[Structure, ...]
 
 
 def tail_mean(k: int) -> tuple[Callable, Callable]:
@@ -23,28 +34,30 @@ def tail_mean(k: int) -> tuple[Callable, Callable]:
     (JAX has none by default), and a NaN leaves together with its checkpoint.
     """
 
-    def init(theta: Structure) -> State:
+    def init(theta: Structure) -> Window:
         check_floating(theta)
         empty = structure.map_leaves(structure.zeros_like, theta)
         # Slots not yet filled hold zeros: they add nothing to the sum.
         return {"step": counter(theta), "window": (theta,) + (empty,) * (k - 1)}
 
-    def next_(state: State, theta: Structure) -> tuple[State, Structure]:
+    def next_(state: Window, theta: Form) -> tuple[Window, Form]:
         check_alike(state["window"][0], theta)
         step = state["step"] + 1
         window = (theta, *state["window"][:-1])
         filled = structure.minimum(step + 1, k)
 
-        def mean(*leaves: Any) -> Any:
+        def mean(*leaves: Array) -> Array:
             total = functools.reduce(operator.add, leaves)
             return total / structure.cast(filled, structure.dtype_of(total))
 
-        return {"step": step, "window": window}, structure.map_leaves(mean, *window)
+        return {"step": step, "window": window}, structure.map_leaves(
+            mean, theta, *window[1:]
+        )
 
     return init, next_
 
 
-def counter(theta: Structure) -> Any:
+def counter(theta: Structure) -> Array:
     """Returns a zero step counter in the library of the structure's leaves."""
     return structure.scalar(0, np.int64, structure.backend_of_structure(theta))
 

@@ -19,7 +19,6 @@ import os
 import pathlib
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -77,12 +76,12 @@ def digest_of(*parts) -> str:
     return digest.hexdigest()
 
 
-def contiguous(array: Any) -> np.ndarray:
+def contiguous(array: np.ndarray) -> np.ndarray:
     """Returns an array's items in C order, as one row."""
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def digest_of_array(array: Any) -> str:
+def digest_of_array(array: np.ndarray) -> str:
     """Returns the digest that names an array's content."""
     return digest_of(contiguous(array).view(np.uint8))
 

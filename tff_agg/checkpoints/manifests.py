@@ -12,11 +12,12 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 
 from tff_agg import files
+from tff_agg.aliases import Stored
 from tff_agg.checkpoints import blobs
 
 _FORMAT = 2
@@ -24,6 +25,29 @@ _FORMATS = (1, 2)  # the first had no arrays behind the JSON
 #: Larger arrays are blobs: a window of large checkpoints is not written twice.
 LARGEST_IN_FILE = 1 << 17
 _ARRAY_KINDS = "?biufcSUMm"
+
+
+#: A structure in JSON: one key, 'dict', 'list', 'array' or 'value', and what belongs to
+#: it: pairs of key and structure, structures, an `ArrayEntry`, a string.
+Encoded: TypeAlias = dict[str, Any]
+
+
+class ArrayEntry(TypedDict):
+    """An array in JSON, and where its bytes are: exactly one of the last three.
+
+    Attributes:
+      dtype: As numpy writes it, with the byte order.
+      shape: Its shape.
+      blob: The digest of the blob that holds them.
+      at: Their offset in the body.
+      data: The bytes themselves in base 64, in files of format 1.
+    """
+
+    dtype: str
+    shape: list[int]
+    blob: NotRequired[str]
+    at: NotRequired[int]
+    data: NotRequired[str]
 
 
 class Body:
@@ -56,7 +80,7 @@ class Manifest:
     """
 
     round: int
-    items: dict[str, Any]
+    items: dict[str, Encoded]
     body: bytes = b""
 
     def without(self, names: Iterable[str]) -> "Manifest":
@@ -68,10 +92,10 @@ class Manifest:
         """Returns the round with these names only, their arrays added to `body`."""
         body = body or Body()
 
-        def move(array: dict[str, Any]) -> dict[str, Any]:
+        def move(array: ArrayEntry) -> ArrayEntry:
             if "at" not in array:
                 return array
-            return array | {"at": body.add(self.part(array))}
+            return {**array, "at": body.add(self.part(array))}
 
         items = {name: _map_arrays(self.items[name], move) for name in names}
         return Manifest(self.round, items, body.content())
@@ -80,17 +104,17 @@ class Manifest:
         """Returns, by name, the blobs that a structure consists of."""
         return {name: frozenset(blobs_of(tree)) for name, tree in self.items.items()}
 
-    def part(self, array: dict[str, Any]) -> bytes:
+    def part(self, array: ArrayEntry) -> bytes:
         """Returns the bytes of an array that stands in the body."""
         return self.body[array["at"] : array["at"] + _size_of(array)]
 
 
 def encode_structure(
-    structure: Any,
+    structure: Stored,
     body: Body,
     add_blob: Callable[[np.ndarray], str],
     where: str = "",
-) -> dict[str, Any]:
+) -> Encoded:
     """Describes a structure.
 
     Args:
@@ -100,7 +124,7 @@ def encode_structure(
       where: What to call the structure in errors.
     """
     kind = type(structure)
-    if kind is dict:
+    if type(structure) is dict:
         items = [
             [
                 _check_key(k, where),
@@ -109,7 +133,7 @@ def encode_structure(
             for k, v in structure.items()
         ]
         return {"dict": items}
-    if kind is list:
+    if type(structure) is list:
         values = [
             encode_structure(v, body, add_blob, f"{where}[{i}]")
             for i, v in enumerate(structure)
@@ -127,10 +151,10 @@ def encode_structure(
 
 def decode_structure(
     manifest: Manifest, name: str, get_blob: Callable[[str], np.ndarray]
-) -> Any:
+) -> Stored:
     """Rebuilds a structure; `get_blob` returns a blob's plain bytes."""
 
-    def decode(encoded: dict[str, Any]) -> Any:
+    def decode(encoded: Encoded) -> Stored:
         ((kind, content),) = encoded.items()
         match kind:
             case "dict":
@@ -146,7 +170,7 @@ def decode_structure(
     return decode(manifest.items[name])
 
 
-def large_arrays(structure: Any) -> Iterator[np.ndarray]:
+def large_arrays(structure: object) -> Iterator[np.ndarray]:
     """Yields the arrays of a structure that become blobs."""
     if isinstance(structure, dict | list):
         values = structure.values() if isinstance(structure, dict) else structure
@@ -160,11 +184,11 @@ def _is_large(array: np.ndarray) -> bool:
     return array.nbytes > LARGEST_IN_FILE and array.dtype.kind in _ARRAY_KINDS
 
 
-def blobs_of(encoded: dict[str, Any]) -> list[str]:
+def blobs_of(encoded: Encoded) -> list[str]:
     """Returns the digests that an encoded structure refers to, repeats included."""
     found = []
 
-    def note(array: dict[str, Any]) -> dict[str, Any]:
+    def note(array: ArrayEntry) -> ArrayEntry:
         if "blob" in array:
             found.append(array["blob"])
         return array
@@ -174,8 +198,8 @@ def blobs_of(encoded: dict[str, Any]) -> list[str]:
 
 
 def _map_arrays(
-    encoded: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
+    encoded: Encoded, change: Callable[[ArrayEntry], ArrayEntry]
+) -> Encoded:
     """Returns an encoded structure whose descriptions of arrays are changed."""
     ((kind, content),) = encoded.items()
     match kind:
@@ -188,19 +212,19 @@ def _map_arrays(
     return encoded
 
 
-def _check_key(key: Any, where: str) -> str:
+def _check_key(key: object, where: str) -> str:
     if type(key) is str:
         return key
     raise TypeError(f"structure{where} has the key {key!r}; keys are strings.")
 
 
-def _encode_array(array: np.ndarray, body: Body, add_blob, where: str) -> dict:
+def _encode_array(array: np.ndarray, body: Body, add_blob, where: str) -> Encoded:
     if array.dtype.kind not in _ARRAY_KINDS:
         raise TypeError(
             f"structure{where} has the dtype {array.dtype}; convert it to a plain "
             "numeric, boolean or string dtype first."
         )
-    entry: dict[str, Any] = {"dtype": array.dtype.str, "shape": list(array.shape)}
+    entry: ArrayEntry = {"dtype": array.dtype.str, "shape": list(array.shape)}
     if _is_large(array):
         entry["blob"] = add_blob(array)
     else:
@@ -208,12 +232,12 @@ def _encode_array(array: np.ndarray, body: Body, add_blob, where: str) -> dict:
     return {"array": entry}
 
 
-def _size_of(entry: dict[str, Any]) -> int:
+def _size_of(entry: ArrayEntry) -> int:
     items = int(np.prod(entry["shape"], dtype=np.int64))
     return items * np.dtype(entry["dtype"]).itemsize
 
 
-def _decode_array(entry: dict[str, Any], manifest: Manifest, get_blob) -> np.ndarray:
+def _decode_array(entry: ArrayEntry, manifest: Manifest, get_blob) -> np.ndarray:
     if "blob" in entry:
         plain = get_blob(entry["blob"])
     elif "at" in entry:
@@ -281,5 +305,5 @@ def manifest_rounds(folder: pathlib.Path) -> list[int]:
     return sorted(int(s) for s, ext in stems if ext == ".json" and s.isdigit())
 
 
-def _canonical(value: Any) -> str:
+def _canonical(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_agg import files
+from tff_agg.aliases import Stored
 from tff_agg.checkpoints import blobs, manifests, retention
 from tff_agg.checkpoints.blobs import CorruptCheckpointError, StoreError
 
@@ -95,7 +96,7 @@ class CheckpointStore:
         self._known_good: set[str] = set()
         self._names: dict[int, tuple[tuple, list[str]]] = {}
 
-    def save(self, round: int, items: Mapping[str, Any]) -> None:
+    def save(self, round: int, items: Mapping[str, Stored]) -> None:
         """Saves the structures `items` under a round, all together or not at all.
 
         Where the round is there already, the names given now replace what it had and
@@ -289,14 +290,14 @@ class CheckpointStore:
         self._written = written
         return written
 
-    def _write(self, number: int, items: Mapping[str, Any]) -> None:
+    def _write(self, number: int, items: Mapping[str, Stored]) -> None:
         """Writes new arrays, then the manifest; tidies up if it fails."""
         temporaries: list[str] = []
-        new: dict[str, Any] = {}
+        new: dict[str, np.ndarray] = {}
         with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
             digests = _digest_all(items, pool)
 
-            def add_blob(value: Any) -> str:
+            def add_blob(value: np.ndarray) -> str:
                 digest = digests[id(value)]
                 if digest not in self._known_good:
                     new.setdefault(digest, value)
@@ -389,7 +390,7 @@ def _union(by_name: dict[str, frozenset[str]]) -> frozenset[str]:
 
 
 def _digest_all(
-    items: Mapping[str, Any], pool: concurrent.futures.Executor
+    items: Mapping[str, Stored], pool: concurrent.futures.Executor
 ) -> dict[int, str]:
     """Digests every large leaf once, in parallel; by the identity of the leaf."""
     found = {id(array): array for array in manifests.large_arrays(list(items.values()))}

@@ -15,11 +15,18 @@ import os
 import pathlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tff_agg import averaging, files, privacy
+from tff_agg.aliases import Structure
 from tff_agg.audit import canaries, exposure, findings, noise_check, threats
 from tff_agg.experiment import audit_figure
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    from tff_agg.learning.trainers import LocalTrainer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +76,14 @@ class Subject:
     plan: privacy.Plan
     learning_rate: float
     server: threats.ServerStep
-    trainer: Any
-    build: Callable[[Any, privacy.Plan, float], Any]
-    start: Callable[[Any, tuple[int, int] | None], Any]
-    users_of_round: Callable[[int], Sequence[Any]]
+    trainer: "LocalTrainer"
+    build: Callable[
+        ["LocalTrainer", privacy.Plan, float], "tff.learning.templates.LearningProcess"
+    ]
+    start: Callable[
+        ["tff.learning.templates.LearningProcess", tuple[int, int] | None], Structure
+    ]
+    users_of_round: Callable[[int], Sequence["tf.data.Dataset"]]
     running: Callable[[], AbstractContextManager]
 
 
@@ -111,7 +122,7 @@ def run(
     subject: Subject,
     config: AuditConfig,
     folder: str | os.PathLike,
-    after_round: Callable[[int, Any], None] = lambda round_number, metrics: None,
+    after_round: Callable[[int, Structure], None] = lambda round_number, metrics: None,
 ) -> Outcome:
     """Audits a run and writes what is found into its folder.
 
@@ -123,7 +134,7 @@ def run(
       subject: The run.
       config: How to audit it.
       folder: The run's folder.
-      after_round: Hears of every round.
+      after_round: Called after each round with its number and its metrics.
 
     Raises:
       ValueError: The plan adds no noise, or the model is too small for the canaries.
@@ -203,7 +214,7 @@ def _write(outcome: Outcome, config: AuditConfig, folder: pathlib.Path) -> None:
 
 
 def _paragraph(config: AuditConfig) -> str:
-    """Says what the figures rest on."""
+    """Returns in words what the figures rest on."""
     confidence = f"{100 * config.confidence:g} %"
     beside = (
         "beside the run's users. Releasing the audit's own models would be another "

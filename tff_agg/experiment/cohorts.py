@@ -2,14 +2,18 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pds import sampler, schedule
+from tff_agg.aliases import JsonObject
 from tff_agg.experiment import identity, loop
 from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Client, Task
 from tff_agg.learning import grouping
 from tff_agg.runtime import LaneData, disclosure, lane_facts
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _SCHEDULES = {
     "linear": schedule.linear,
@@ -74,10 +78,10 @@ class TaskSource:
         self._made_of = type(task), task.config
         self._expected = _data_and_code(task)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_task": None}
 
-    def __call__(self, members: Sequence[tuple[int, str, int]]) -> Any:
+    def __call__(self, members: Sequence[tuple[int, str, int]]) -> "tf.data.Dataset":
         """Returns a client's data, given its users, each with group and round."""
         if self._task is None:
             task_class, config = self._made_of
@@ -95,7 +99,7 @@ def _data_and_code(task: Task) -> tuple[str, str]:
     return task.fingerprint, lane_facts.sources_digest(task.package)
 
 
-def _data(task: Task, clients: Sequence[Client]) -> Any:
+def _data(task: Task, clients: Sequence[Client]) -> "tf.data.Dataset":
     """Returns what the model trains on: one user's data, or those of a group."""
     return task.dataset(*clients) if task.group_size == 1 else task.group(clients)
 
@@ -112,7 +116,7 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
         clients = [task.client(*key) for key in keys]
         names = [client.name for client in clients]
         digest = hashlib.blake2b("\n".join(names).encode(), digest_size=6)
-        facts = {
+        facts: JsonObject = {
             "clients": len(chosen),
             "examples": sum(client.examples for client in clients),
             "cohort": digest.hexdigest(),
@@ -122,7 +126,7 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
         arrays = (array for client in clients for array in client.arrays)
         digest_of_data = identity.arrays_digest(arrays)
         costs = [client.work for client in clients]
-        ids: list[Any] = names
+        ids: Sequence[object] = names
         groups = [[i] for i in range(len(names))]
         if task.group_size > 1:
             groups = grouping.form_groups(costs, task.group_size)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 from tff_agg import averaging, fields, privacy
+from tff_agg.aliases import JsonObject
 from tff_agg.fields import described
 from tff_agg.privacy import checks
 
@@ -151,7 +152,7 @@ class RunConfig:
             )
 
     def without_effect(self, given: Collection[str]) -> list[str]:
-        """Says which of the given fields change nothing; a text for each."""
+        """Returns which of the given fields change nothing; a text for each."""
         found = fields.without_effect(self, given)
         if "keep_every" in given and self.keep_every and not self.keep_last:
             found.append(
@@ -162,7 +163,7 @@ class RunConfig:
 
     @property
     def cohort_words(self) -> str:
-        """Says what a round works on."""
+        """What a round works on."""
         raise NotImplementedError
 
     def build_averager(self) -> averaging.Averager:
@@ -177,7 +178,7 @@ class RunConfig:
         """Whether anybody could subtract the noise."""
         return self.insecure_noise_seed is not None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the configuration as JSON values."""
         return dataclasses.asdict(self)
 
@@ -278,13 +279,13 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         self.check_schedule_free("server_momentum")
 
     def without_effect(self, given: Collection[str]) -> list[str]:
-        """Says which of the given fields change nothing; a text for each."""
+        """Returns which of the given fields change nothing; a text for each."""
         of_recipe = privacy.PrivacyRecipe.without_effect(self, given)
         return list(dict.fromkeys(of_recipe + super().without_effect(given)))
 
     @property
     def cohort_words(self) -> str:
-        """Says how many users a round has."""
+        """How many users a round has."""
         return f"{self.clients_per_round} users"
 
     def group_size(self, num_parameters: int) -> int:

@@ -10,7 +10,7 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tff_agg import privacy
 from tff_agg.experiment import loop, needs, process_cache, recording, run_folder
@@ -115,7 +115,7 @@ def estimate(
 
 
 def _time_rounds(
-    process: Any,
+    process: loop.Process,
     task: Task,
     members: privacy.Sampler,
     clock: Callable[[], float],

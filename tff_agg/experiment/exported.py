@@ -15,12 +15,16 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tff_agg import files
+from tff_agg.aliases import Json
 from tff_agg.recycling import uncertainty
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 MODEL = "model.keras"
 FACTS = "model.json"
@@ -29,8 +33,8 @@ CHECKPOINTS = "checkpoints.npz"
 
 def write(
     folder: str | os.PathLike,
-    model: Any,
-    facts: Mapping[str, Any],
+    model: "tf.keras.Model",
+    facts: Mapping[str, Json],
     checkpoints: Sequence[Sequence[np.ndarray]],
     texts: Mapping[str, str],
 ) -> None:
@@ -103,7 +107,7 @@ class ExportedModel:
         """Returns a further file of the task."""
         return (self.folder / name).read_text(encoding="utf-8")
 
-    def model(self) -> Any:
+    def model(self) -> "tf.keras.Model":
         """Loads the Keras model; imports TensorFlow."""
         import tensorflow as tf
 

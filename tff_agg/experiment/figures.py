@@ -3,12 +3,15 @@
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tff_agg import files
 from tff_agg.recycling.metrics import ACCURACY, Metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Colours that stay apart for colour-blind readers, the baseline in grey.
 _COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
@@ -89,7 +92,7 @@ def metric_curves(
 
 def new_figure(
     panels: int, width: float = 5.2, height: float = 3.8, *, share_y: bool = True
-) -> Any:
+) -> "tuple[Figure, np.ndarray]":
     """Makes a figure with panels side by side, without a window system."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -100,7 +103,7 @@ def new_figure(
     return figure, axes
 
 
-def save(figure: Any, path: str | os.PathLike) -> None:
+def save(figure: "Figure", path: str | os.PathLike) -> None:
     """Writes a figure to a file that appears whole or not at all."""
     with files.replacing(path, durable=False) as file:
         figure.savefig(file, dpi=130, format="png")

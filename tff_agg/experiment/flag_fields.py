@@ -26,7 +26,7 @@ def define(
     config_class: type,
     flag_values: flags.FlagValues,
     *,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     more_choices: Mapping[str, Iterable[str]] | None = None,
 ) -> None:
     """Defines a flag for each field of a configuration.
@@ -87,6 +87,6 @@ def read(config_class: type[_C], flag_values: flags.FlagValues) -> _C:
     return config
 
 
-def define_one(flag_values: flags.FlagValues, kind: str, *arguments: Any) -> None:
+def define_one(flag_values: flags.FlagValues, kind: str, *arguments: object) -> None:
     """Defines one flag of a kind ('list', 'string', …) on some flag values."""
     getattr(flags, f"DEFINE_{kind}")(*arguments, flag_values=flag_values)

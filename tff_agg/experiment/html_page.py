@@ -8,7 +8,10 @@ import base64
 import html
 import io
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -59,7 +62,7 @@ class Page:
         lines = "\n".join(f"<li>{html.escape(item)}</li>" for item in items)
         self._parts.append(f"<ul>\n{lines}\n</ul>")
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Adds a table; columns of numbers stand to the right."""
         cells = [[str(cell) for cell in row] for row in rows]
         right = [
@@ -82,7 +85,7 @@ class Page:
             "</tbody></table></div>"
         )
 
-    def picture(self, figure: Any, description: str) -> None:
+    def picture(self, figure: "Figure", description: str) -> None:
         """Adds a matplotlib figure as a drawing that stays sharp at any size."""
         file = io.BytesIO()
         figure.savefig(file, format="svg", metadata={"Date": None})

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.runtime import lane_facts
 
 # Calibrated noise and optimised mechanisms differ in their last digits from one build
@@ -74,8 +75,8 @@ class Identity:
 
     sampler: str | NotChecked
     data: str | NotChecked
-    model: Any
-    process: Mapping[str, Any] | NotChecked | None = None
+    model: Json | NotChecked
+    process: Mapping[str, Json] | NotChecked | None = None
 
     def __post_init__(self):
         for name in ("sampler", "data"):
@@ -92,7 +93,7 @@ class Identity:
                 f"{self.model!r}"
             )
 
-    def facts(self, process: Any) -> dict[str, Any]:
+    def facts(self, process: object) -> JsonObject:
         """Returns the identity of a run of `process`, as JSON values.
 
         Raises:
@@ -117,7 +118,7 @@ class Identity:
         return {name: _plain(name, value) for name, value in parts.items()}
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: object) -> Json:
     """Returns a value as JSON reads it back."""
     if isinstance(value, NotChecked):
         return {"not checked": value.reason}
@@ -129,7 +130,7 @@ def _plain(name: str, value: Any) -> Any:
         )
 
 
-def differences(saved: Any, wanted: Any, where: str = "") -> list[str]:
+def differences(saved: Json, wanted: Json, where: str = "") -> list[str]:
     """Returns a line for each field in which two nested JSON values differ.
 
     Numbers that agree to nine digits are the same: see the top of this file.
@@ -168,12 +169,12 @@ def _same(saved: Any, wanted: Any) -> bool:
     return type(saved) is type(wanted) and saved == wanted
 
 
-def _short(value: Any) -> str:
+def _short(value: Json) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def ids_digest(ids: Sequence[Any]) -> str:
+def ids_digest(ids: Sequence[object]) -> str:
     """Returns a digest of a cohort's client ids, in order."""
     text = "\n".join(json.dumps(str(i)) for i in np.asarray(ids, object).tolist())
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -189,7 +190,7 @@ def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def surroundings(packages: Sequence[str] = ("tff_agg",)) -> dict[str, Any]:
+def surroundings(packages: Sequence[str] = ("tff_agg",)) -> JsonObject:
     """Returns what decides the last bits of a round besides the run's identity.
 
     These are the versions of libraries, the processor, and the lanes and devices of

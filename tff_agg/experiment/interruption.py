@@ -9,8 +9,9 @@ the user, and ends the program with the exit status that shells expect.
 import contextlib
 import signal
 import sys
+import types
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _IMPATIENT = 3
 
@@ -34,7 +35,7 @@ def install() -> None:
     """
     times = 0
 
-    def handle(number: int, frame: Any) -> NoReturn:
+    def handle(number: int, frame: types.FrameType | None) -> NoReturn:
         nonlocal times
         times += number == signal.SIGINT
         if times >= _IMPATIENT:

@@ -3,13 +3,17 @@
 import abc
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tff_agg.experiment.classifier import ClassifierTask, Examples, Rows
 from tff_agg.experiment.task import Client, Weights
 from tff_agg.recycling.outputs import Predictions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import tensorflow_federated as tff
 
 _BATCH = 512
 
@@ -24,7 +28,7 @@ class KerasTask(ClassifierTask):
     """
 
     @abc.abstractmethod
-    def keras_model(self, seed: int) -> Any:
+    def keras_model(self, seed: int) -> "tf.keras.Model":
         """Builds the model, its initial weights a function of the seed."""
 
     @abc.abstractmethod
@@ -36,14 +40,14 @@ class KerasTask(ClassifierTask):
         features, labels = self.examples_of(user, group)
         return Client(f"user {user}", [features, labels], len(labels))
 
-    def dataset(self, client: Client) -> Any:
+    def dataset(self, client: Client) -> "tf.data.Dataset":
         """Returns a user's examples in batches."""
         import tensorflow as tf
 
         examples = tf.data.Dataset.from_tensor_slices(tuple(client.arrays))
         return examples.batch(self.config.batch_size)
 
-    def group(self, clients: Sequence[Client]) -> Any:
+    def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
         """Returns the batches of several users."""
         from tff_agg.learning import grouping
 
@@ -56,13 +60,13 @@ class KerasTask(ClassifierTask):
             yield tuple(array[first : first + size] for array in client.arrays)
 
     @property
-    def _features(self) -> Any:
+    def _features(self) -> "tf.TensorSpec":
         import tensorflow as tf
 
         return tf.TensorSpec([None, *self._built.input_shape[1:]], tf.float32)
 
     @functools.cached_property
-    def _built(self) -> Any:
+    def _built(self) -> "tf.keras.Model":
         """The model, built once for its shapes and initial weights."""
         model = self.keras_model(self.config.seed)
         if model.non_trainable_weights:
@@ -96,7 +100,7 @@ class KerasTask(ClassifierTask):
         return self.config.group_size(self.num_parameters)
 
     @functools.cache  # noqa: B019  One model for the process and all groups.
-    def model(self) -> Any:
+    def model(self) -> "tff.learning.models.FunctionalModel":
         """Returns the model as TFF trains it."""
         import tensorflow as tf
         import tensorflow_federated as tff
@@ -112,7 +116,7 @@ class KerasTask(ClassifierTask):
         """Returns the weights that the model was built with."""
         return self.named([w.numpy() for w in self._built.trainable_weights])
 
-    def to_keras(self, weights: Weights) -> Any:
+    def to_keras(self, weights: Weights) -> "tf.keras.Model":
         """Returns the model with these weights."""
         model = self.keras_model(self.config.seed)
         values = self.named(weights).values()

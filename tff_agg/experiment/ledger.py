@@ -22,12 +22,16 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from tff_agg import files
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.checkpoints import blobs
 
 NAME = "ledger.jsonl"
+
+#: An entry, or a part of one, as JSON reads it; its keys follow from its kind.
+Entry: TypeAlias = dict[str, Any]
 
 
 class ResumeError(RuntimeError):
@@ -45,17 +49,17 @@ class History:
       reported: By round, what `on_round` returned.
     """
 
-    identity: dict[str, Any]
-    segments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    rounds: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    reported: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    identity: JsonObject
+    segments: dict[int, JsonObject] = dataclasses.field(default_factory=dict)
+    rounds: dict[int, Entry] = dataclasses.field(default_factory=dict)
+    reported: dict[int, Entry] = dataclasses.field(default_factory=dict)
 
     @property
     def last(self) -> int:
         """The last round that was released; −1 before the initial model was saved."""
         return max(self.rounds, default=-1)
 
-    def surroundings_of(self, number: int) -> dict[str, Any]:
+    def surroundings_of(self, number: int) -> JsonObject:
         """Returns the surroundings in which a round was, or would be, computed."""
         return self.segments[max(r for r in self.segments if r <= max(number, 0))]
 
@@ -88,10 +92,10 @@ class Ledger:
         return _history(entries, self.path)
 
     def create(
-        self, identity: Mapping[str, Any], surroundings: Mapping[str, Any]
+        self, identity: Mapping[str, Json], surroundings: Mapping[str, Json]
     ) -> History:
         """Begins the ledger of a new run, durable before this returns."""
-        entries: list[dict[str, Any]] = [
+        entries: list[Entry] = [
             {"kind": "identity", "identity": dict(identity)},
             {"kind": "segment", "from": 0, "surroundings": dict(surroundings)},
         ]
@@ -110,22 +114,22 @@ class Ledger:
         self._history = _history(entries, self.path)
         return self._history
 
-    def add_segment(self, first: int, surroundings: Mapping[str, Any]) -> None:
-        """Enters that the run goes on from a round in other surroundings."""
+    def add_segment(self, first: int, surroundings: Mapping[str, Json]) -> None:
+        """Enters that the run resumes from a round in other surroundings."""
         self._append(
             {"kind": "segment", "from": first, "surroundings": dict(surroundings)}
         )
 
-    def add_round(self, record: Mapping[str, Any]) -> None:
+    def add_round(self, record: Mapping[str, object]) -> None:
         """Enters a round that has been saved."""
         self._append({"kind": "round", **record})
 
-    def add_reported(self, number: int, facts: Mapping[str, Any] | None) -> None:
+    def add_reported(self, number: int, facts: Mapping[str, Json] | None) -> None:
         """Enters that a round has been reported; durable with the next entry."""
         entry = {"kind": "told", "round": number, "facts": dict(facts or {})}
         self._append(entry, durable=False)
 
-    def _append(self, entry: dict[str, Any], *, durable: bool = True) -> None:
+    def _append(self, entry: Entry, *, durable: bool = True) -> None:
         """Adds a line, durable before this returns; all of it or none."""
         assert self._history is not None, "open or create comes first"
         line = _line(entry)
@@ -148,15 +152,15 @@ class Ledger:
         _enter(self._history, entry)
 
 
-def _line(entry: Mapping[str, Any]) -> bytes:
+def _line(entry: Mapping[str, object]) -> bytes:
     body = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
     checksum = blobs.digest_of(body.encode())[:16]
     return f'{{"checksum":"{checksum}","entry":{body}}}\n'.encode()
 
 
-def _parse(content: bytes, path: pathlib.Path) -> tuple[list[dict[str, Any]], int]:
+def _parse(content: bytes, path: pathlib.Path) -> tuple[list[Entry], int]:
     """Returns the whole entries and how many bytes they take."""
-    entries: list[dict[str, Any]] = []
+    entries: list[Entry] = []
     begin = 0
     while begin < len(content):
         end = content.find(b"\n", begin) + 1 or len(content)
@@ -178,7 +182,7 @@ def _parse(content: bytes, path: pathlib.Path) -> tuple[list[dict[str, Any]], in
     return entries, begin
 
 
-def _history(entries: list[dict[str, Any]], path: pathlib.Path) -> History:
+def _history(entries: list[Entry], path: pathlib.Path) -> History:
     if not entries or entries[0].get("kind") != "identity":
         raise ResumeError(f"{path} is not the ledger of a run")
     history = History(entries[0]["identity"])
@@ -189,7 +193,7 @@ def _history(entries: list[dict[str, Any]], path: pathlib.Path) -> History:
     return history
 
 
-def _enter(history: History, entry: dict[str, Any]) -> None:
+def _enter(history: History, entry: Entry) -> None:
     match entry["kind"]:
         case "segment":
             history.segments[entry["from"]] = entry["surroundings"]

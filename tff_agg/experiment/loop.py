@@ -1,8 +1,8 @@
-"""The training loop: rounds, checkpoints and metrics; stop anywhere, go on anywhere.
+"""The training loop: rounds, checkpoints and metrics; stop anywhere, resume anywhere.
 
-A round is computed, saved with all that going on needs (one atomic commit), entered in
+A round is computed, saved with all that resuming needs (one atomic commit), entered in
 the run's ledger, and only then reported. So a killed run never computes a round again
-that was released, and may go on on another machine. Only where a stored state was
+that was released, and may resume on another machine. Only where a stored state was
 damaged does an earlier one take its place; then the rounds after it are computed again,
 compared bit for bit with what was released, and refused if they differ.
 """
@@ -11,14 +11,15 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tree
 
 from tff_agg import checkpoints
+from tff_agg.aliases import Json, JsonObject, Stored, Structure, Weights
 from tff_agg.experiment import identity as identities
-from tff_agg.experiment.ledger import History, Ledger, ResumeError
+from tff_agg.experiment.ledger import Entry, History, Ledger, ResumeError
 from tff_agg.experiment.resume import (
     IdentityError,
     ReleasedRoundError,
@@ -36,10 +37,48 @@ __all__ = [
     "train",
 ]
 
-Weights = dict[str, np.ndarray]
-
 # The newest state, and the one before it in case the disk damages the newest.
 _STATES = 2
+
+
+class Output(Protocol):
+    """What a process returns for a round."""
+
+    @property
+    def state(self) -> Structure:
+        """The state after it."""
+
+    @property
+    def metrics(self) -> Structure:
+        """What was measured."""
+
+
+class Process(Protocol):
+    """What the loop drives: of `build_dp_ftrl_process`, or a `DPSGDProcess`."""
+
+    @property
+    def initialize(self) -> Callable[..., Structure]:
+        """Makes the state of round 0."""
+
+    @property
+    def next(self) -> Callable[..., Output]:
+        """Computes a round, from the state before it and a list of clients' data."""
+
+
+class StateParts(Protocol):
+    """What finds θ, θ^AGG and the noise in a state."""
+
+    @property
+    def iterate(self) -> Callable[[Any], Structure]:
+        """Returns θ."""
+
+    @property
+    def aggregate(self) -> Callable[[Any], Structure]:
+        """Returns θ^AGG."""
+
+    @property
+    def without_noise(self) -> Callable[[Any], Structure]:
+        """Returns a state whose noise is forgotten."""
 
 
 class Cohort(NamedTuple):
@@ -48,17 +87,17 @@ class Cohort(NamedTuple):
     Attributes:
       client_ids: What to call them in errors; for a client that is a group of users,
         the list of their names.
-      data: One dataset each.
+      data: One dataset each; where the unit is an example, the arrays of the batch.
       digest: A digest of these data, stored with the round; or a `NotChecked`.
       costs: How much work each is, for lanes of equal length; None if not known.
       facts: Numbers about the cohort that belong into the round's metrics.
     """
 
-    client_ids: Sequence[Any]
+    client_ids: Sequence[object]
     data: Sequence[Any]
     digest: str | identities.NotChecked
     costs: Sequence[float] | None = None
-    facts: Mapping[str, Any] = {}
+    facts: Mapping[str, Json] = {}
 
 
 class Report(NamedTuple):
@@ -73,7 +112,7 @@ class Report(NamedTuple):
     """
 
     round: int
-    metrics: dict[str, Any]
+    metrics: JsonObject
     iterate: Weights
     aggregate: Weights
     seconds: float
@@ -90,13 +129,13 @@ class Past(NamedTuple):
     """
 
     round: int
-    metrics: dict[str, Any]
+    metrics: JsonObject
     seconds: float
-    reported: dict[str, Any]
+    reported: Entry
 
 
 def train(
-    process: Any,
+    process: Process,
     *,
     identity: identities.Identity,
     folder: str | os.PathLike,
@@ -104,11 +143,11 @@ def train(
     cohort: Callable[..., Cohort],
     store: checkpoints.CheckpointStore,
     weight_names: Sequence[str] | None = None,
-    initialize: Callable[[], Any] | None = None,
-    surroundings: Mapping[str, Any] | None = None,
+    initialize: Callable[[], Structure] | None = None,
+    surroundings: Mapping[str, Json] | None = None,
     on_start: Callable[[int, list[Past]], None] | None = None,
-    on_round: Callable[[Report], Mapping[str, Any] | None] | None = None,
-) -> Any:
+    on_round: Callable[[Report], Mapping[str, Json] | None] | None = None,
+) -> Structure:
     """Runs a process to its last round, from wherever its folder stands.
 
     After round r (r = 1, 2, …) the store holds, under r, 'iterate' and 'aggregate'.
@@ -160,7 +199,7 @@ def train(
         # Before any noise is drawn: a run that dies in its first rounds must find the
         # same secret seed again.
         iterate, aggregate = _weights(parts, state, weight_names)
-        record = {"round": 0, "released": _released(iterate, aggregate)}
+        record: Entry = {"round": 0, "released": _released(iterate, aggregate)}
         _commit(store, book, history, record, state, iterate, aggregate)
     else:
         # What the last process may have left undone.
@@ -204,7 +243,9 @@ def train(
     return state
 
 
-def bound(cohort: Callable[..., Cohort], process: Any) -> Callable[[int, Any], Cohort]:
+def bound(
+    cohort: Callable[..., Cohort], process: Process
+) -> Callable[[int, Structure], Cohort]:
     """Returns the clients of a round by its number and the state before it.
 
     Where batches are drawn with a secret, the secret is in the state.
@@ -215,7 +256,7 @@ def bound(cohort: Callable[..., Cohort], process: Any) -> Callable[[int, Any], C
     return lambda number, state: cohort(number, seed_of(state))
 
 
-def _parts_of_state(process: Any) -> Any:
+def _parts_of_state(process: Any) -> StateParts:
     """Returns what finds θ, θ^AGG and the noise in a state of the process."""
     if hasattr(process, "without_noise"):
         return process
@@ -238,14 +279,19 @@ def _commit(
     store: checkpoints.CheckpointStore,
     book: Ledger,
     history: History,
-    record: Mapping[str, Any],
-    state: Any,
+    record: Entry,
+    state: Structure,
     iterate: Weights,
     aggregate: Weights,
 ) -> None:
     """Saves a round, all together or not at all, and then enters it in the ledger."""
-    items = {"iterate": iterate, "aggregate": aggregate, "state": _flat(state)}
-    store.save(record["round"], items | {"record": json.dumps(record)})
+    items: dict[str, Stored] = {
+        "iterate": iterate,
+        "aggregate": aggregate,
+        "state": _flat(state),
+        "record": json.dumps(record),
+    }
+    store.save(record["round"], items)
     if record["round"] > history.last:
         book.add_round(record)
 
@@ -268,9 +314,7 @@ def _past(history: History) -> list[Past]:
     return found
 
 
-def _stored_report(
-    record: Mapping[str, Any], store: checkpoints.CheckpointStore
-) -> Report:
+def _stored_report(record: Entry, store: checkpoints.CheckpointStore) -> Report:
     """Makes a round's report from what was saved of it."""
     number = record["round"]
     iterate, aggregate = (store.load(number, n) for n in ("iterate", "aggregate"))
@@ -297,12 +341,12 @@ def _digest_or_reason(digest: str | identities.NotChecked) -> str:
     return digest
 
 
-def _flat(state: Any) -> list[np.ndarray]:
+def _flat(state: Structure) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in tree.flatten(state)]
 
 
 def _weights(
-    parts: Any, state: Any, names: Sequence[str] | None
+    parts: StateParts, state: Structure, names: Sequence[str] | None
 ) -> tuple[Weights, Weights]:
     """Returns θ and θ^AGG by name; the same object where they are the same."""
     iterate = _named(parts.iterate(state), names)
@@ -310,7 +354,7 @@ def _weights(
     return iterate, iterate if _same(iterate, aggregate) else aggregate
 
 
-def _named(weights: Any, names: Sequence[str] | None) -> Weights:
+def _named(weights: Structure, names: Sequence[str] | None) -> Weights:
     if names is not None and isinstance(weights, Mapping):
         # They bring their names; flattened, a mapping would come in another order.
         return {name: np.asarray(weights[name]) for name in names}
@@ -325,9 +369,9 @@ def _same(iterate: Weights, aggregate: Weights) -> bool:
     return all(np.array_equal(iterate[name], aggregate[name]) for name in iterate)
 
 
-def _numbers(metrics: Any) -> dict[str, Any]:
+def _numbers(metrics: Structure) -> JsonObject:
     """Flattens a process's nested metrics to 'a/b/c' → number."""
-    found = {}
+    found: JsonObject = {}
     for path, leaf in tree.flatten_with_path(metrics):
         value = np.asarray(leaf)
         if value.ndim == 0 and value.dtype.kind in "biuf":

@@ -3,14 +3,18 @@
 import os
 import pathlib
 import shutil
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import tree
 
 from tff_agg.checkpoints.retention import Retention
 from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.loop import Process
 from tff_agg.experiment.task import Task
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
 # The newest two; a third while it is written and the oldest is still there.
 _STATES = 3
@@ -40,7 +44,7 @@ class Disk(NamedTuple):
         return models + _STATES * self.state_bytes
 
     def describe(self) -> str:
-        """Says it in words."""
+        """Returns it in words."""
         what = "θ" if self.models == 1 else "θ and θ^AGG"
         return (
             f"at most {in_units(self.total)}: {what} of {self.rounds:,} rounds, "
@@ -49,7 +53,7 @@ class Disk(NamedTuple):
         )
 
 
-def disk(task: Task, process: Any, folder: str | os.PathLike) -> Disk:
+def disk(task: Task, process: Process, folder: str | os.PathLike) -> Disk:
     """Returns what a run of a task will take.
 
     Args:
@@ -67,7 +71,7 @@ def disk(task: Task, process: Any, folder: str | os.PathLike) -> Disk:
     )
 
 
-def _state_bytes(task: Task, process: Any) -> int:
+def _state_bytes(task: Task, process: Process) -> int:
     """Returns the size of a state, from its type where it has one."""
     if hasattr(process.initialize, "type_signature"):
         return bytes_of_type(process.initialize.type_signature.result)
@@ -83,7 +87,7 @@ def kept_rounds(config: RunConfig) -> list[int]:
     return sorted(set(rounds) - set(kept.dropped("iterate", rounds)))
 
 
-def bytes_of_type(of: Any) -> int:
+def bytes_of_type(of: "tff.Type") -> int:
     """Returns the size of a value of a TFF type whose shapes are all known."""
     import tensorflow_federated as tff
 

@@ -6,12 +6,37 @@ the state, not into the computation.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, TypedDict
 
-from tff_agg import privacy
+from tff_agg import averaging, privacy
+from tff_agg.aliases import Structure
 from tff_agg.experiment.config import RunConfig, TrainConfig
+from tff_agg.experiment.loop import Process
 from tff_agg.experiment.task import Task
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
+
+    from tff_agg.runtime.lanes import ClientRun
+
+
+class ClientArguments(TypedDict, total=False):
+    """The arguments of `build_dp_ftrl_process` about the clients' training."""
+
+    client_optimizer: float
+    client_epochs: int
+    grouped: bool
+
+
+class ServerArguments(TypedDict):
+    """The arguments of `build_dp_ftrl_process` about the server's step."""
+
+    averager: averaging.Averager
+    server_momentum: float
+    nesterov: bool
+    step_from: str
+    on_non_finite: str
 
 
 class ProcessCache:
@@ -26,15 +51,15 @@ class ProcessCache:
           train.run(task_with(seed), f'runs/{seed}', cache=cache)
     """
 
-    def __init__(self, on_client: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, on_client: Callable[["ClientRun"], None] | None = None) -> None:
         """Starts empty."""
         self._on_client = on_client
-        self._processes: dict[Any, Any] = {}
-        self._contexts: dict[Any, Any] = {}
+        self._processes: dict[Hashable, Process] = {}
+        self._contexts: dict[Hashable, tff.framework.SyncContext] = {}
 
-    def process(self, task: Task, plan: privacy.PrivacyPlan) -> Any:
+    def process(self, task: Task, plan: privacy.PrivacyPlan) -> Process:
         """Returns the process of a task, built at most once."""
-        key: tuple[Any, ...] = (type(task), task.config.process_key())
+        key: tuple[Hashable, ...] = (type(task), task.config.process_key())
         key += tuple(task.shapes.items())
         if isinstance(plan, privacy.DPSGDPlan):
             # Its noise follows from data and shift, too, which are no part of the key.
@@ -72,7 +97,9 @@ class ProcessCache:
         self._processes.clear()
 
 
-def first_state(process: Any, task: Task) -> Any:
+def first_state(
+    process: "tff.learning.templates.LearningProcess", task: Task
+) -> Structure:
     """Returns the state of round 0: weights by the seed, a noise seed of its own."""
     import tensorflow_federated as tff
 
@@ -89,12 +116,15 @@ def first_state(process: Any, task: Task) -> Any:
     return state
 
 
-def build_dp_ftrl(task: Task, plan: privacy.PrivacyPlan) -> Any:
+def build_dp_ftrl(
+    task: Task, plan: privacy.PrivacyPlan
+) -> "tff.learning.templates.LearningProcess":
     """Builds the TFF process of a task."""
     from tff_agg.learning import group_work, process, trainers
 
+    assert isinstance(plan, privacy.Plan)
     config, model = task.config, task.model()
-    local: dict[str, Any] = {}
+    local: ClientArguments = {}
     if not isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
         local = {
             "client_optimizer": config.client_learning_rate,
@@ -110,7 +140,7 @@ def build_dp_ftrl(task: Task, plan: privacy.PrivacyPlan) -> Any:
     )
 
 
-def server_arguments(config: TrainConfig) -> dict[str, Any]:
+def server_arguments(config: TrainConfig) -> ServerArguments:
     """Returns how the server of DP-FTRL steps, but for its learning rate."""
     return {
         "averager": config.build_averager(),

@@ -1,9 +1,12 @@
 """Progress on the terminal: how far each stage of a piece of work is."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tqdm
 
 
-def open_bar(stage: str, total: int | None, **options: Any) -> Any:
+def open_bar(stage: str, total: int | None, **options: object) -> "tqdm.tqdm":
     """Opens a tqdm bar; a total of zero or None is one that is not known."""
     import tqdm
 

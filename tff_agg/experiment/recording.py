@@ -3,9 +3,10 @@
 import logging
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tff_agg import privacy
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.experiment import event_files, loop, needs, tables
 from tff_agg.experiment.task import Scores, Task, Weights
 
@@ -118,7 +119,7 @@ class Recorder:
             self._events.write(number, self._scalars(row, scores))
         self._observer.on_start(done, self._config.rounds)
 
-    def record(self, report: loop.Report) -> dict[str, Any]:
+    def record(self, report: loop.Report) -> JsonObject:
         """Writes down a round, validates when it is time to, returns what it found."""
         config, done = self._config, report.round
         spent = self._spent(done)
@@ -139,13 +140,13 @@ class Recorder:
         return {"epsilon_so_far": spent, "validation": scores}
 
     def _open_metrics(
-        self, rows: list[dict[str, Any]], columns: list[str] | None = None
+        self, rows: Sequence[tables.Row], columns: list[str] | None = None
     ) -> None:
         columns = columns or list(rows[0])
         self._metrics = tables.RoundTable(self._folder / "metrics.csv", columns)
         self._restore(self._metrics, rows)
 
-    def _restore(self, table: tables.RoundTable, rows: list[dict[str, Any]]) -> None:
+    def _restore(self, table: tables.RoundTable, rows: Sequence[tables.Row]) -> None:
         if missing := table.restore(rows):
             _log.warning(
                 "%s did not have what the run's ledger says of %d rounds, first round "
@@ -156,7 +157,7 @@ class Recorder:
             )
 
     def is_tested(self) -> bool:
-        """Says whether all wanted scores of the last model on test data are there."""
+        """Returns whether all scores of the last model on test data are there."""
         if self._test is None:
             return True
         path = self._folder / "test.csv"
@@ -202,7 +203,7 @@ class Recorder:
             return "none"
         return self._plan.epsilon_so_far(done)
 
-    def _score_rows(self, done: int, scores: ScoresOfBoth) -> list[dict[str, Any]]:
+    def _score_rows(self, done: int, scores: ScoresOfBoth) -> list[tables.Row]:
         """Returns the rows of validation.csv or test.csv."""
         return [
             {"round": done, "weights": weights, "group": group}
@@ -212,10 +213,12 @@ class Recorder:
         ]
 
     def _scalars(
-        self, row: Mapping[str, Any], scores: ScoresOfBoth
+        self, row: Mapping[str, Json], scores: ScoresOfBoth
     ) -> dict[str, float]:
         """Returns a round's numbers for event files and observers."""
-        facts = {k: v for k, v in row.items() if isinstance(v, int | float)}
+        facts: dict[str, float] = {
+            k: v for k, v in row.items() if isinstance(v, int | float)
+        }
         for weights, by_group in scores.items():
             for group, found in by_group.items():
                 for name in self._names:
@@ -225,6 +228,6 @@ class Recorder:
         return facts
 
 
-def _row(done: int, metrics: Mapping[str, Any], spent: float | str) -> dict[str, Any]:
+def _row(done: int, metrics: Mapping[str, Json], spent: float | str) -> JsonObject:
     """Returns a round's row of metrics.csv."""
     return {"round": done, **metrics, "epsilon_so_far": spent}

@@ -11,7 +11,6 @@ import io
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tff_agg import files
 from tff_agg.experiment import terminal
@@ -103,7 +102,7 @@ class ResultTable:
         return statistics.fmean(self.cells[row][column])
 
     def _gain(self, row: str, column: str) -> str:
-        columns: Mapping[str, Any] = self.cells[row]
+        columns = self.cells[row]
         if column == self.baseline or self.baseline not in columns:
             return ""
         found = gain(columns[column], columns[self.baseline])
@@ -121,7 +120,7 @@ def shown(values: Sequence[float], metric: Metric) -> str:
     return f"{mean} ± {metric.show(spread(values))}" if len(values) > 1 else mean
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Lays rows out as a Markdown table.
 
     Example:

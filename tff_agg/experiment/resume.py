@@ -3,12 +3,13 @@
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tree
 
 from tff_agg import checkpoints
+from tff_agg.aliases import Json, Structure
 from tff_agg.experiment.identity import differences
 from tff_agg.experiment.ledger import History, Ledger, ResumeError
 
@@ -34,16 +35,16 @@ class Begun(NamedTuple):
         damaged and rounds have to be computed again.
     """
 
-    state: Any
+    state: Structure
     done: int
     saved: bool
     history: History
 
 
 def begin(
-    facts: Mapping[str, Any],
-    surroundings: Mapping[str, Any],
-    initialize: Callable[[], Any],
+    facts: Mapping[str, Json],
+    surroundings: Mapping[str, Json],
+    initialize: Callable[[], Structure],
     store: checkpoints.CheckpointStore,
     book: Ledger,
 ) -> Begun:
@@ -104,7 +105,7 @@ def begin(
     return Begun(state, restored.round, True, history)
 
 
-def check_identity(history: History, facts: Mapping[str, Any], book: Ledger) -> None:
+def check_identity(history: History, facts: Mapping[str, Json], book: Ledger) -> None:
     """Refuses to go on with a run as something else than it was begun as.
 
     Raises:
@@ -118,7 +119,7 @@ def check_identity(history: History, facts: Mapping[str, Any], book: Ledger) -> 
         )
 
 
-def _in(surroundings: Mapping[str, Any], book: Ledger, first: int) -> History:
+def _in(surroundings: Mapping[str, Json], book: Ledger, first: int) -> History:
     """Enters other surroundings, if they are."""
     history = book.open()
     if lines := differences(history.surroundings_of(first), dict(surroundings)):
@@ -129,7 +130,7 @@ def _in(surroundings: Mapping[str, Any], book: Ledger, first: int) -> History:
 
 def _check_surroundings(
     history: History,
-    surroundings: Mapping[str, Any],
+    surroundings: Mapping[str, Json],
     done: int,
     released: int,
     book: Ledger,
@@ -147,8 +148,10 @@ def _check_surroundings(
 
 
 def _unflatten(
-    template: Any, restored: checkpoints.Restored, store: checkpoints.CheckpointStore
-) -> Any:
+    template: Structure,
+    restored: checkpoints.Restored,
+    store: checkpoints.CheckpointStore,
+) -> Structure:
     flat = [np.asarray(leaf) for leaf in tree.flatten(template)]
     saved = restored.value
     if [(x.shape, x.dtype) for x in flat] != [(x.shape, x.dtype) for x in saved]:
@@ -159,7 +162,9 @@ def _unflatten(
     return tree.unflatten_as(template, saved)
 
 
-def refuse_other(known: Mapping[str, Any] | None, found: Mapping[str, Any]) -> None:
+def refuse_other(
+    known: Mapping[str, object] | None, found: Mapping[str, object]
+) -> None:
     """Refuses a round that is not what was released before.
 
     Args:

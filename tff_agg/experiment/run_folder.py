@@ -8,6 +8,7 @@ import platform
 from typing import Any
 
 from tff_agg import files, privacy
+from tff_agg.aliases import JsonObject
 from tff_agg.experiment import identity, ledger
 from tff_agg.experiment.task import Task
 
@@ -109,7 +110,7 @@ def write_report(
     )
 
 
-def identifying(task: Task) -> dict[str, Any]:
+def identifying(task: Task) -> JsonObject:
     """Returns the configuration without what may change from machine to machine."""
     values = task.config.to_json() | {"data_fingerprint": task.fingerprint}
     return {name: value for name, value in values.items() if name not in places(task)}

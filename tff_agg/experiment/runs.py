@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tff_agg.aliases import Json
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.experiment import run_folder
 from tff_agg.experiment.task import Task, Weights
@@ -67,7 +68,7 @@ class Run:
             )
         return cls(folder, task, CheckpointStore(folder / "checkpoints"))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Sent to another process, a run is opened there."""
         field = self.task.data_field
         data = field and getattr(self.task.config, field)
@@ -80,7 +81,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """Tells runs apart that differ in more than their seeds."""
+        """Distinguishes runs that differ in more than their seeds."""
         left_out = (*_NOT_THE_KIND, self.task.data_field)
         fields = self.config.to_json().items()
         return json.dumps({k: v for k, v in fields if k not in left_out})
@@ -141,7 +142,7 @@ def kinds(runs: Sequence[Run]) -> dict[str, list[Run]]:
     grouped: dict[str, list[Run]] = {}
     for run in runs:
         grouped.setdefault(run.kind, []).append(run)
-    configs: list[Mapping[str, Any]] = [json.loads(kind) for kind in grouped]
+    configs: list[Mapping[str, Json]] = [json.loads(kind) for kind in grouped]
     fields = list(dict.fromkeys(key for config in configs for key in config))
     different = [f for f in fields if len({str(c.get(f)) for c in configs}) > 1]
     names = [

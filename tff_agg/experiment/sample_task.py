@@ -10,7 +10,7 @@ import functools
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,12 @@ from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Client, Weights
 from tff_agg.fields import described
 from tff_agg.recycling.outputs import Predictions
+
+if TYPE_CHECKING:
+    import jax
+
+    from tff_agg.learning.dp_sgd import DPSGDProcess, State
+    from tff_agg.learning.per_example import SampleModel
 
 _BATCH = 1000
 
@@ -87,7 +93,7 @@ class SampleConfig(RunConfig):
 
     @property
     def cohort_words(self) -> str:
-        """Says how many examples a step has."""
+        """Returns in words how many examples a step has."""
         return f"{self.batch_size:,} examples on average"
 
     def for_population(self, population_size: int) -> "SampleConfig":
@@ -125,11 +131,13 @@ class SampleTask(ClassifierTask):
         """Returns the training data, examples along the first axis of every array."""
 
     @abc.abstractmethod
-    def sample_model(self) -> Any:
+    def sample_model(self) -> "SampleModel":
         """Returns the `SampleModel` that is trained; imports JAX."""
 
     @abc.abstractmethod
-    def logits(self, weights: Mapping[str, Any], features: Any) -> Any:
+    def logits(
+        self, weights: Mapping[str, "jax.Array"], features: "jax.Array"
+    ) -> "jax.Array":
         """Returns one logit per class, [examples, classes]; in JAX, to be compiled."""
 
     def batch(self, examples: np.ndarray, round_number: int) -> list[np.ndarray]:
@@ -230,7 +238,7 @@ class SampleTask(ClassifierTask):
 
         return batch
 
-    def build_process(self, plan: privacy.PrivacyPlan) -> Any:
+    def build_process(self, plan: privacy.PrivacyPlan) -> "DPSGDProcess":
         """Returns the trainer."""
         from tff_agg.learning.dp_sgd import DPSGDProcess
 
@@ -247,7 +255,7 @@ class SampleTask(ClassifierTask):
             memory_budget=config.memory_budget << 20,
         )
 
-    def first_state(self, process: Any) -> Any:
+    def first_state(self, process: Any) -> "State":
         """Returns the state of step 0: weights by the seed, a secret of its own."""
         known = self.config.insecure_noise_seed
         seed = None if known is None else (known, 0)
@@ -284,11 +292,11 @@ class SampleTask(ClassifierTask):
         """There are no clients."""
         raise ValueError(f"the task {self.package!r} has examples, no clients")
 
-    def dataset(self, client: Client) -> Any:
+    def dataset(self, client: Client) -> NoReturn:
         """There are no clients."""
         raise ValueError(f"the task {self.package!r} has examples, no clients")
 
-    def model(self) -> Any:
+    def model(self) -> NoReturn:
         """There is no model of TFF's, so that canary audits do not apply."""
         raise ValueError(
             f"the task {self.package!r} is trained by DP-SGD on examples; this needs a "

@@ -9,6 +9,9 @@ from typing import Any
 
 from tff_agg import files
 
+#: A row, by column; its round is a number.
+Row = Mapping[str, Any]
+
 
 class RoundTable:
     """A CSV file with a fixed header whose first column is the round.
@@ -52,7 +55,7 @@ class RoundTable:
         writer.writerows(rows)
         files.write_text(self.path, text.getvalue())
 
-    def restore(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    def restore(self, rows: Sequence[Row]) -> list[int]:
         """Makes the file hold exactly these rows.
 
         Returns:
@@ -74,7 +77,7 @@ class RoundTable:
         pairs = zip(lines, rows, strict=True)
         return sorted({int(row["round"]) for line, row in pairs if line not in there})
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: Row) -> None:
         """Adds a row; a power failure may take it away again until `sync`."""
         if set(row) != set(self.columns):
             raise ValueError(f"a row needs {self.columns}; got {sorted(row)}")

@@ -9,19 +9,26 @@ tuning and uncertainty. `docs/your_own_task.md` builds one in about a hundred li
 import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from absl import flags
 
 from pds import groups as populations
 from tff_agg import privacy
+from tff_agg.aliases import Json, Structure, Weights
 from tff_agg.experiment import config as configs
+from tff_agg.experiment import loop
 from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge, accuracy_judge
-from tff_agg.recycling.outputs import Predictions
+from tff_agg.recycling.outputs import Examples, Predict
 
-Weights = dict[str, np.ndarray]
-# A sample to evaluate on, by group; every example is in one group.
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tff_agg.learning.process import TrainableModel
+
+# A sample to evaluate on, by group; every example is in one group. What a group's
+# examples are is between a task and its own `evaluator`.
 Sample = Mapping[str, Any]
 Scores = dict[str, dict[str, float]]
 # The splits that models are judged on, each with the seed of its fixed sample.
@@ -72,7 +79,7 @@ class Task(abc.ABC):
     """
 
     package: ClassVar[str]
-    Config: ClassVar[type[Any]]
+    Config: ClassVar[type[configs.RunConfig]]
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     data_field: ClassVar[str | None] = None
     flag_aliases: ClassVar[Mapping[str, str]] = {}
@@ -120,13 +127,13 @@ class Task(abc.ABC):
         return ()
 
     def not_covered(self) -> Sequence[str]:
-        """Says what about the data no guarantee covers, for the privacy report."""
+        """Returns what about the data no guarantee covers, for the privacy report."""
         return ()
 
     # The model.
 
     @abc.abstractmethod
-    def model(self) -> Any:
+    def model(self) -> "TrainableModel":
         """Returns what `build_dp_ftrl_process` trains; imports TensorFlow."""
 
     @property
@@ -138,10 +145,10 @@ class Task(abc.ABC):
         return self.config.group_users or 1
 
     @abc.abstractmethod
-    def dataset(self, client: Client) -> Any:
+    def dataset(self, client: Client) -> "tf.data.Dataset":
         """Returns a client's data as the model trains on them; imports TensorFlow."""
 
-    def group(self, clients: Sequence[Client]) -> Any:
+    def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
         """Returns the data of users who train side by side; imports TensorFlow."""
         raise ValueError(
             f"group_users={self.config.group_users}: the task {self.package!r} trains "
@@ -193,14 +200,14 @@ class Task(abc.ABC):
         return 1
 
     @abc.abstractmethod
-    def predictor(self) -> Callable[[Weights, Any], Predictions]:
+    def predictor(self) -> Predict[Weights]:
         """Returns `predict(weights, examples)`; imports TensorFlow.
 
         The examples are a slice of `flat_sample`; predictions come in an order that
         does not depend on the weights.
         """
 
-    def flat_sample(self, sample: Sample) -> Any:
+    def flat_sample(self, sample: Sample) -> Examples:
         """Returns a sample's examples in one array, to be sliced along its first axis.
 
         The default joins the groups' arrays.
@@ -213,7 +220,7 @@ class Task(abc.ABC):
 
     # Models to hand on.
 
-    def to_keras(self, weights: Weights) -> Any:
+    def to_keras(self, weights: Weights) -> "tf.keras.Model":
         """Returns a Keras model with these weights; imports TensorFlow."""
         raise ValueError(f"the task {self.package!r} has no model in Keras' form")
 
@@ -221,7 +228,7 @@ class Task(abc.ABC):
         """Returns what a user of an exported model needs, as files by name."""
         return {}
 
-    def export_facts(self) -> Mapping[str, Any]:
+    def export_facts(self) -> Mapping[str, Json]:
         """Returns what a user of an exported model has to know, as JSON values."""
         return {}
 
@@ -249,19 +256,19 @@ class Task(abc.ABC):
 
         return cohorts.build_sampler(self)
 
-    def reader(self, members: Any) -> Callable[..., Any]:
+    def reader(self, members: Any) -> Callable[..., loop.Cohort]:
         """Returns the function from a round to its `loop.Cohort`."""
         from tff_agg.experiment import cohorts
 
         return cohorts.reader(self, members)
 
-    def build_process(self, plan: privacy.PrivacyPlan) -> Any:
+    def build_process(self, plan: privacy.PrivacyPlan) -> loop.Process:
         """Returns the process that the training loop drives."""
         from tff_agg.experiment import process_cache
 
         return process_cache.build_dp_ftrl(self, plan)
 
-    def first_state(self, process: Any) -> Any:
+    def first_state(self, process: loop.Process) -> Structure:
         """Returns the process's state of round 0."""
         from tff_agg.experiment import process_cache
 
@@ -297,7 +304,9 @@ class Task(abc.ABC):
             raise ValueError(f"split={split!r} must be one of {names}")
         return self.sample(split, examples, SAMPLE_SEEDS[split])
 
-    def named(self, weights: Any) -> Weights:
+    def named(
+        self, weights: Mapping[str, np.ndarray] | Sequence[np.ndarray]
+    ) -> Weights:
         """Returns weights by name, whether they were stored with names or without.
 
         Raises:

@@ -18,7 +18,7 @@ WIDTH = 100
 _LEAST = 10
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Lays rows out in columns, numbers to the right.
 
     Example:
@@ -88,7 +88,7 @@ def plan_table(plan: privacy.PrivacyPlan) -> str:
     rows = [
         ["unit and adjacency", plan.adjacency],
         ["participation", plan.participation.describe()],
-        ["mechanism", facts["mechanism"]],
+        ["mechanism", str(facts["mechanism"])],
         ["sensitivity", f"{facts['sensitivity']:.4f} ({sensitivity})"],
         ["clip norm", f"{plan.clip_norm:g}"],
         ["noise multiplier", f"{plan.noise_multiplier:.6g} of the whole sensitivity"],

@@ -7,9 +7,10 @@ import math
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tff_agg import files, privacy
+from tff_agg.aliases import JsonObject
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling import tuning
 from tff_agg.recycling.metrics import Metric
@@ -21,7 +22,7 @@ _IN_WORDS = {"heldout": "validation", "test": "test"}
 def training_cost(
     folders: Sequence[pathlib.Path], runs: int
 ) -> privacy.SearchCost | None:
-    """Says what a choice among training runs means for their guarantee.
+    """Returns what a choice among training runs costs their guarantee.
 
     Args:
       folders: The run folders; those without a privacy report add nothing.
@@ -45,7 +46,7 @@ def training_cost(
 def inference_cost(
     folders: Sequence[pathlib.Path], points: int
 ) -> privacy.SearchCost | None:
-    """Says what a choice of inference aggregation means for the runs' guarantee.
+    """Returns what a choice of inference aggregation costs the runs' guarantee.
 
     Args:
       folders: The folders of all runs whose checkpoints were read.
@@ -168,7 +169,7 @@ def write(
             more = [scored[s].get(candidate, {}).get(name, "") for s, name in others]
             writer.writerow([*row, test, *more])
     files.write_text(folder / "trials.csv", text.getvalue(), mode=0o600)
-    summary: dict[str, Any] = {
+    summary: JsonObject = {
         "choices": [
             {
                 **choice.best._asdict(),
@@ -265,7 +266,7 @@ def draw(choices: Sequence[tuning.Choice], metric: Metric, path: pathlib.Path) -
 
 
 def parameter_name(method: str) -> str:
-    """Says what the parameter of a method is called."""
+    """Returns what the parameter of a method is called."""
     if method.startswith("EMA"):
         return "β"
     return "γ" if method == "PDA" else "k"

@@ -8,14 +8,15 @@ after the planned rounds nor aggregate more clients than the plan divides by.
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Structure
 from tff_agg.learning.client_work import check_on_non_finite
 from tff_agg.learning.tracing import graph_computation
+from tff_agg.privacy import Plan
 from tff_agg.runtime.errors import MEMBER
 
 # TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
@@ -43,8 +44,8 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
     the limits and measurements are the users.
 
     Attributes:
-      plan: Anything with `clip_norm`, `cohort_size`, `rounds`, `mechanism` and
-        `noise_stddev`.
+      plan: The plan; of it `clip_norm`, `cohort_size`, `rounds`, `mechanism` and
+        `noise_stddev` are used.
 
     Example:
       >>> factory = DPFTRLSumFactory(plan, on_non_finite='drop')
@@ -53,7 +54,7 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
 
     def __init__(
         self,
-        plan: Any,
+        plan: Plan,
         *,
         on_non_finite: str = "drop",
         noise_seed: Sequence[int] | None = None,
@@ -104,7 +105,9 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
 
         @graph_computation()
         def start():
-            state: OrderedDict[str, Any] = OrderedDict(round=tf.constant(0, tf.int64))
+            state: OrderedDict[str, Structure] = OrderedDict(
+                round=tf.constant(0, tf.int64)
+            )
             if noisy:
                 seed = self._noise_seed
                 like = _zeros(clipped_type)
@@ -158,8 +161,8 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 def clip_update(
-    update: Any, clip_norm: float, on_non_finite: str
-) -> tuple[Any, OrderedDict[str, tf.Tensor], tf.Tensor]:
+    update: Structure, clip_norm: float, on_non_finite: str
+) -> tuple[Structure, OrderedDict[str, tf.Tensor], tf.Tensor]:
     """Scales an update down to a global L2 norm of `clip_norm` and counts what it did.
 
     Args:
@@ -207,7 +210,7 @@ def clip_update(
     return tf.nest.pack_sequence_as(update, clipped), counts, norm
 
 
-def _at_least_float32(leaf: Any) -> tf.Tensor:
+def _at_least_float32(leaf: tf.Tensor) -> tf.Tensor:
     """Widens half precision.
 
     There squares overflow from a norm of a few hundred on, a scaled update may end up
@@ -219,8 +222,8 @@ def _at_least_float32(leaf: Any) -> tf.Tensor:
 
 
 def clip_updates(
-    updates: Any, clip_norm: float, on_non_finite: str
-) -> tuple[Any, OrderedDict[str, tf.Tensor], tf.Tensor]:
+    updates: Structure, clip_norm: float, on_non_finite: str
+) -> tuple[Structure, OrderedDict[str, tf.Tensor], tf.Tensor]:
     """Clips the updates of several users, each as `clip_update` does, and adds them up.
 
     Args:
@@ -317,7 +320,7 @@ def check_seed(seed: Sequence[int]) -> tuple[int, int]:
     return words[0], words[1]
 
 
-def check_plan(plan: Any) -> None:
+def check_plan(plan: Plan) -> None:
     """Raises unless the plan has what the process needs, in range."""
     needed = ("clip_norm", "cohort_size", "rounds", "mechanism", "noise_stddev")
     missing = [name for name in needed if not hasattr(plan, name)]
@@ -346,7 +349,7 @@ def check_plan(plan: Any) -> None:
         )
 
 
-def _check_limits(plan: Any, round_number: tf.Tensor, clients: tf.Tensor) -> None:
+def _check_limits(plan: Plan, round_number: tf.Tensor, clients: tf.Tensor) -> None:
     """The assertions that keep a run within its plan."""
     tf.debugging.Assert(
         round_number < plan.rounds, [f"the plan ends after {plan.rounds} rounds"]
@@ -358,7 +361,7 @@ def _check_limits(plan: Any, round_number: tf.Tensor, clients: tf.Tensor) -> Non
 
 
 def _measurements(
-    plan: Any, counts: Any, largest: tf.Tensor
+    plan: Plan, counts: Mapping[str, tf.Tensor], largest: tf.Tensor
 ) -> OrderedDict[str, tf.Tensor]:
     """Turns counts summed over clients into what a round reports."""
     clients = counts["clients"]
@@ -380,14 +383,14 @@ def _measurements(
     )
 
 
-def _zeros(value_type: tff.Type) -> Any:
+def _zeros(value_type: tff.Type) -> Structure:
     """Zeros of a type, in its Python containers."""
     return tff.types.structure_from_tensor_type_tree(
         lambda t: tf.zeros(t.shape, t.dtype), value_type
     )
 
 
-def _dtypes(value_type: tff.Type) -> Any:
+def _dtypes(value_type: tff.Type) -> object:
     """The data types of a type's tensors, in its Python containers."""
     return tff.types.structure_from_tensor_type_tree(
         lambda t: tf.as_dtype(t.dtype), value_type

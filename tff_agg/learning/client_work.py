@@ -2,15 +2,36 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Specs
 from tff_agg.learning.tracing import graph_computation
-from tff_agg.learning.trainers import LocalTrainer
+from tff_agg.learning.trainers import LocalTrainer, Metrics, ModelWeights
 
 NON_FINITE_CHOICES = ("drop", "error")
+
+
+class Trainer(Protocol):
+    """What a `LocalTrainer` and a `GroupTrainer` have in common."""
+
+    @property
+    def element_spec(self) -> Specs:
+        """One element of a client's dataset."""
+
+    @property
+    def initial_weights(self) -> Callable[[], ModelWeights]:
+        """Returns the weights before the first round."""
+
+    @property
+    def finalize_metrics(self) -> Callable[[Metrics], Metrics]:
+        """From the metrics summed over all clients to final values."""
+
+    @property
+    def needs_graph(self) -> bool:
+        """Whether the functions are traced right in the graph of a computation."""
 
 
 def build_client_work(
@@ -45,12 +66,16 @@ def build_client_work(
 
 
 def client_work_of(
-    trainer: Any, train: Callable[[Any, Any], tuple[Any, Any]]
+    trainer: Trainer,
+    train: Callable[
+        [ModelWeights, tf.data.Dataset],
+        tuple[tff.learning.templates.ClientResult, Metrics],
+    ],
 ) -> tff.learning.templates.ClientWorkProcess:
     """Makes the client work of a function `(weights, dataset) -> (result, metrics)`.
 
     Args:
-      trainer: A `LocalTrainer`, or what has the same attributes.
+      trainer: A `LocalTrainer` or a `GroupTrainer`.
       train: Returns a `tff.learning.templates.ClientResult` and what is to be added up
         over clients.
     """
@@ -59,7 +84,9 @@ def client_work_of(
     ).type_signature.result
     data_type = tff.SequenceType(tff.types.tensorflow_to_type(trainer.element_spec))
 
-    def computation(*types: tff.Type) -> Any:
+    def computation(
+        *types: tff.Type,
+    ) -> Callable[[Callable[..., object]], tff.Computation]:
         if trainer.needs_graph:
             return tff.tensorflow.computation(*types)
         return graph_computation(*types)
@@ -101,7 +128,7 @@ def check_on_non_finite(on_non_finite: str) -> None:
         )
 
 
-def _zero_unless_finite(metrics: Any) -> Any:
+def _zero_unless_finite(metrics: Metrics) -> Metrics:
     """Returns the metrics, or zeros if any of them is NaN or infinite."""
     floating = [m for m in tf.nest.flatten(metrics) if m.dtype.is_floating]
     if not floating:

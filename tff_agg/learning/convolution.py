@@ -8,7 +8,6 @@ and longer still for gradients of single examples, by `vmap`.
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,9 @@ Padding = str | Sequence[tuple[int, int]]
 Pads = tuple[tuple[int, int], tuple[int, int]]
 
 
-def convolution(x: Any, kernel: Any, stride: int = 1, padding: Padding = "SAME") -> Any:
+def convolution(
+    x: jax.Array, kernel: jax.Array, stride: int = 1, padding: Padding = "SAME"
+) -> jax.Array:
     """Returns the convolution of images with a kernel: `lax.conv_general_dilated`'s.
 
     Args:
@@ -51,7 +52,9 @@ def pads(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _convolution(x: Any, kernel: Any, stride: int, edges: Pads) -> Any:
+def _convolution(
+    x: jax.Array, kernel: jax.Array, stride: int, edges: Pads
+) -> jax.Array:
     if kernel.shape[:2] == (1, 1) and not any(sum(edges, ())):
         return x[:, ::stride, ::stride] @ kernel[0, 0]
     return jax.lax.conv_general_dilated(
@@ -59,11 +62,15 @@ def _convolution(x: Any, kernel: Any, stride: int, edges: Pads) -> Any:
     )
 
 
-def _forward(x: Any, kernel: Any, stride: int, edges: Pads) -> Any:
+def _forward(
+    x: jax.Array, kernel: jax.Array, stride: int, edges: Pads
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _convolution(x, kernel, stride, edges), (x, kernel)
 
 
-def _backward(stride: int, edges: Pads, kept: Any, errors: Any) -> tuple[Any, Any]:
+def _backward(
+    stride: int, edges: Pads, kept: tuple[jax.Array, jax.Array], errors: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, kernel = kept
     return (
         _input_gradient(x.shape, kernel, errors, stride, edges),
@@ -75,8 +82,8 @@ _convolution.defvjp(_forward, _backward)
 
 
 def _input_gradient(
-    shape: Sequence[int], kernel: Any, errors: Any, stride: int, edges: Pads
-) -> Any:
+    shape: Sequence[int], kernel: jax.Array, errors: jax.Array, stride: int, edges: Pads
+) -> jax.Array:
     """Returns the gradient of the images: one product, whose parts are moved back."""
     high, wide, channels, _ = kernel.shape
     rows = errors @ kernel.reshape(-1, kernel.shape[-1]).T
@@ -95,8 +102,8 @@ def _input_gradient(
 
 
 def kernel_gradient(
-    x: Any, errors: Any, shape: Sequence[int], stride: int, edges: Pads
-) -> Any:
+    x: jax.Array, errors: jax.Array, shape: Sequence[int], stride: int, edges: Pads
+) -> jax.Array:
     """Returns the gradient of the kernel, a product for each of its positions.
 
     Args:
@@ -116,8 +123,8 @@ def kernel_gradient(
 
 
 def views(
-    x: Any, shape: Sequence[int], stride: int, edges: Pads, after: Sequence[int]
-) -> Iterator[Any]:
+    x: jax.Array, shape: Sequence[int], stride: int, edges: Pads, after: Sequence[int]
+) -> Iterator[jax.Array]:
     """Yields what each position of a kernel sees, [images, *after, channels]."""
     padded = jnp.pad(x, ((0, 0), *edges, (0, 0)))
     for i in range(shape[0]):
@@ -128,7 +135,7 @@ def views(
 
 
 def patches(
-    x: Any, shape: Sequence[int], stride: int, edges: Pads, after: Sequence[int]
-) -> Any:
+    x: jax.Array, shape: Sequence[int], stride: int, edges: Pads, after: Sequence[int]
+) -> jax.Array:
     """Returns what the whole kernel sees, [images, *after, kernel's size]."""
     return jnp.concatenate(list(views(x, shape, stride, edges, after)), axis=-1)

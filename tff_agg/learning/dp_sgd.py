@@ -16,11 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from tff_agg import averaging, noise, privacy
+from tff_agg.aliases import Array, JsonObject, Structure
 from tff_agg.learning import laned_sum, per_example, server_step
-from tff_agg.learning.per_example import ClippedSum, SampleModel
+from tff_agg.learning.per_example import ClippedSum, Count, Examples, SampleModel
+from tff_agg.noise.mechanism import State as NoiseState
 
-Weights = dict[str, Any]
+Weights = dict[str, jax.Array]
+# By name, what `DPSGDProcess` lists: structures of different kinds.
 State = dict[str, Any]
+Metrics = dict[str, Structure]
 
 # Batches are padded to where fewer than one in a billion is longer; longer ones are
 # computed all the same, after compiling anew.
@@ -31,7 +35,7 @@ class Output(NamedTuple):
     """What a step returns."""
 
     state: State
-    metrics: Mapping[str, Any]
+    metrics: Metrics
 
 
 class DPSGDProcess:
@@ -91,7 +95,7 @@ class DPSGDProcess:
         self._step_from = step_from
         self._memory_budget = memory_budget
         self._mechanism = noise.identity()
-        self._compiled: dict[int, Any] = {}
+        self._compiled: dict[int, Callable[..., tuple[State, Metrics]]] = {}
         facts = ("clip_norm", "cohort_size", "population_size", "rounds")
         self.description = {
             "plan": {
@@ -112,7 +116,7 @@ class DPSGDProcess:
         }
 
     def initialize(
-        self, weights: Mapping[str, Any], seed: Sequence[int] | None = None
+        self, weights: Mapping[str, Array], seed: Sequence[int] | None = None
     ) -> State:
         """Returns the state before the first step.
 
@@ -178,14 +182,16 @@ class DPSGDProcess:
         """Returns how many examples the compiled step has room for."""
         return -(-max(self._usual, count) // micro) * micro
 
-    def _step_function(self, micro: int) -> Callable[..., Any]:
+    def _step_function(self, micro: int) -> Callable[..., tuple[State, Metrics]]:
         """Returns the step: compiled as a whole, or apart from the lanes of its sum."""
         model, clip_norm = self.model, self.plan.clip_norm
 
-        def after(state: State, total: ClippedSum, count: Any) -> Any:
+        def after(
+            state: State, total: ClippedSum, count: Count
+        ) -> tuple[State, Metrics]:
             return self.stepped(state, total, self.noise(state), count)
 
-        def whole(state: State, batch: Sequence[Any], count: Any) -> Any:
+        def whole(state: State, batch: Examples, count: Count) -> tuple[State, Metrics]:
             weights = state["aggregate"]
             total = model.summed(weights, batch, count, clip_norm, micro)
             return after(state, total, count)
@@ -195,14 +201,14 @@ class DPSGDProcess:
         add = laned_sum.LanedSum(model, clip_norm, micro)
         compiled = jax.jit(after)
 
-        def apart(state: State, batch: Sequence[Any], count: int) -> Any:
+        def apart(state: State, batch: Examples, count: int) -> tuple[State, Metrics]:
             return compiled(state, add(state["aggregate"], batch, count), count)
 
         return apart
 
     # The parts of a step, for whoever compiles them with something else.
 
-    def noise(self, state: State) -> tuple[Any, Weights]:
+    def noise(self, state: State) -> tuple[NoiseState, Weights]:
         """Returns the noise's next state and the noise of a step, of deviation 1."""
         return self._mechanism.next(state["noise"], state["aggregate"])
 
@@ -210,9 +216,9 @@ class DPSGDProcess:
         self,
         state: State,
         total: ClippedSum,
-        noise: tuple[Any, Weights],
-        count: Any,
-    ) -> tuple[State, dict[str, Any]]:
+        noise: tuple[NoiseState, Weights],
+        count: Count,
+    ) -> tuple[State, Metrics]:
         """Returns the next state and the metrics, from the sum of `count` gradients."""
         plan, (drawn, unit) = self.plan, noise
         update = jax.tree_util.tree_map(
@@ -246,7 +252,7 @@ class DPSGDProcess:
         """Returns `moved`, a state with its own iterate, with the average of it.
 
         Args:
-          state: The state before, whose averager goes on.
+          state: The state before, with the state of the averager.
           moved: Holds the new iterate and all else that does not depend on averages.
         """
         averager, aggregate = self.averager.next(state["averager"], moved["iterate"])
@@ -281,7 +287,7 @@ class DPSGDProcess:
         return int(words[0]), int(words[1])
 
     @staticmethod
-    def surroundings() -> dict[str, Any]:
+    def surroundings() -> JsonObject:
         """Returns what the last bits of a step depend on besides the libraries."""
         return {
             "devices": [str(device) for device in jax.devices()],

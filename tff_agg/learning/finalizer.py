@@ -6,11 +6,11 @@ a caller that asks the process for its model gets it.
 """
 
 from collections import OrderedDict
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Structure
 from tff_agg.averaging import Averager
 from tff_agg.learning import server_step
 from tff_agg.learning.tracing import graph_computation
@@ -107,8 +107,8 @@ def build_averaging_finalizer(
 
 
 def start_state(
-    trainable: Any, averager: Averager, momentum: float
-) -> OrderedDict[str, Any]:
+    trainable: Structure, averager: Averager, momentum: float
+) -> OrderedDict[str, Structure]:
     """Returns the finalizer's state before the first round.
 
     Args:

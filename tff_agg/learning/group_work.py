@@ -7,14 +7,15 @@ are about users, as they are where every user is a client of TFF's.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Specs, Structure
 from tff_agg.learning.client_work import check_on_non_finite, client_work_of
-from tff_agg.learning.trainers import ModelWeights
+from tff_agg.learning.trainers import Metrics, ModelWeights
 
 
 class GroupTrainer(NamedTuple):
@@ -34,12 +35,12 @@ class GroupTrainer(NamedTuple):
       process = build_dp_ftrl_process(trainer, plan=plan)
     """
 
-    element_spec: Any
+    element_spec: Specs
     initial_weights: Callable[[], ModelWeights]
     update: Callable[
-        [ModelWeights, tf.data.Dataset], tuple[Any, tf.Tensor, Mapping[str, Any]]
+        [ModelWeights, tf.data.Dataset], tuple[Structure, tf.Tensor, Metrics]
     ]
-    finalize_metrics: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    finalize_metrics: Callable[[Metrics], Metrics]
     needs_graph: bool = False
 
 
@@ -79,7 +80,7 @@ def build_group_work(
     return client_work_of(trainer, train)
 
 
-def _zero_where_not_finite(metrics: Any) -> Any:
+def _zero_where_not_finite(metrics: Metrics) -> Metrics:
     """Returns the metrics, with zeros for users who have one that is not finite."""
     floating = [m for m in tf.nest.flatten(metrics) if m.dtype.is_floating]
     if not floating:

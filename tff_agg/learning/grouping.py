@@ -9,9 +9,14 @@ so that a round computed again gives the same bits.
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from tff_agg.aliases import Specs, Structure
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def form_groups(costs: Sequence[float], size: int) -> list[list[int]]:
@@ -43,7 +48,9 @@ def form_groups(costs: Sequence[float], size: int) -> list[list[int]]:
     return [order[a:b] for a, b in itertools.pairwise(edges)]
 
 
-def group_batches(clients: Sequence[Iterable[Any]], batch_spec: Any) -> Any:
+def group_batches(
+    clients: Sequence[Iterable[Structure]], batch_spec: Specs
+) -> "tf.data.Dataset":
     """Returns the dataset of a group of clients that train on batches.
 
     An element is one step of those clients whose next batches have the same shape:
@@ -76,7 +83,7 @@ def group_batches(clients: Sequence[Iterable[Any]], batch_spec: Any) -> Any:
     batches = [list(client) for client in clients]
     elements = []
     for step in range(max(map(len, batches))):
-        alike: dict[Any, list[int]] = {}
+        alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
         for place, own in enumerate(batches):
             if step < len(own):
                 leaves = tf.nest.flatten(own[step])
@@ -107,7 +114,7 @@ def group_batches(clients: Sequence[Iterable[Any]], batch_spec: Any) -> Any:
     return dataset
 
 
-def group_spec(batch_spec: Any) -> Any:
+def group_spec(batch_spec: Specs) -> Specs:
     """Returns the `tf.TensorSpec`s of an element of `group_batches`."""
     import tensorflow as tf
 
@@ -120,7 +127,9 @@ def group_spec(batch_spec: Any) -> Any:
     )
 
 
-def _element(users: int, members: list[int], batch: Any) -> OrderedDict[str, Any]:
+def _element(
+    users: int, members: list[int], batch: Structure
+) -> OrderedDict[str, Structure]:
     return OrderedDict(
         users=np.int32(users), members=np.array(members, np.int32), batch=batch
     )

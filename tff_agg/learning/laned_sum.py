@@ -7,14 +7,20 @@ up, are functions of the number of cores, and so are the sum's last bits.
 """
 
 import functools
+from collections.abc import Callable
 from concurrent import futures
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tff_agg.learning.per_example import ClippedSum, Examples, SampleModel, Weights
+from tff_agg.learning.per_example import (
+    ClippedSum,
+    Count,
+    Examples,
+    SampleModel,
+    Weights,
+)
 
 # Otherwise the lanes would share their products of matrices again.
 _OPTIONS = {"xla_cpu_multi_thread_eigen": False}
@@ -34,18 +40,19 @@ class LanedSum:
         self._lane = functools.partial(
             _lane, model=model, clip_norm=clip_norm, micro=micro
         )
-        self._compiled: Any = None
+        self._compiled: Callable[..., ClippedSum] | None = None
 
     def __call__(self, weights: Weights, batch: Examples, count: int) -> ClippedSum:
         """Adds up the first `count` examples of a batch."""
         given = dict(weights), list(batch), np.int32(count)
-        if self._compiled is None:
+        compiled = self._compiled
+        if compiled is None:
             lowered = jax.jit(self._lane).lower(*given, np.int32(0))
-            self._compiled = lowered.compile(_OPTIONS)
+            compiled = self._compiled = lowered.compile(_OPTIONS)
         with futures.ThreadPoolExecutor(self._lanes) as pool:
 
             def run(lane: int) -> ClippedSum:
-                found = self._compiled(*given, np.int32(lane))
+                found = compiled(*given, np.int32(lane))
                 return jax.block_until_ready(found)
 
             return _added(list(pool.map(run, range(self._lanes))))
@@ -54,8 +61,8 @@ class LanedSum:
 def _lane(
     weights: Weights,
     batch: Examples,
-    count: Any,
-    lane: Any,
+    count: Count,
+    lane: Count,
     *,
     model: SampleModel,
     clip_norm: float,

@@ -10,7 +10,7 @@ rows of E scaled. All other weights are few, and have gradients by `vmap`.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,18 +54,18 @@ class Layers:
         """Returns a weight's shape."""
         return tuple(self._weights[name].shape)
 
-    def weight(self, name: str) -> Any:
+    def weight(self, name: str) -> jax.Array:
         """Returns a weight, for any use."""
         return self._weights[name]
 
     def convolution(
         self,
         name: str,
-        x: Any,
+        x: jax.Array,
         stride: int = 1,
         padding: conv.Padding = "SAME",
         standard: bool = False,
-    ) -> Any:
+    ) -> jax.Array:
         """Returns the convolution with a kernel, which nothing else may use.
 
         Args:
@@ -80,7 +80,7 @@ class Layers:
         return conv.convolution(x, kernel, stride, padding)
 
 
-def standardised(kernel: Any) -> Any:
+def standardised(kernel: jax.Array) -> jax.Array:
     """Returns a kernel with mean 0 and variance 1 / fan-in for each output.
 
     Activations keep their size, and only the kernel's direction counts.
@@ -90,23 +90,27 @@ def standardised(kernel: Any) -> Any:
     return (centred * _scale(centred)).reshape(kernel.shape)
 
 
-def _scale(centred: Any) -> Any:
+def _scale(centred: jax.Array) -> jax.Array:
     return jax.lax.rsqrt(jnp.sum(jnp.square(centred), axis=0) + _EPSILON)
+
+
+# From what each example's gradient is multiplied with to the sum of the gradients.
+_WeightedSum = Callable[[jax.Array], jax.Array]
 
 
 class _Seen(NamedTuple):
     """Of one convolution: input, output, and the gradient of the output."""
 
-    x: Any
-    y: Any
-    errors: Any = None
+    x: jax.Array
+    y: jax.Array
+    errors: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Use:
     """How a kernel is used."""
 
-    kernel: Any
+    kernel: jax.Array
     stride: int
     edges: conv.Pads
     standard: bool
@@ -131,7 +135,7 @@ class _Use:
         kept = self.rows * size // outputs if self.small else size
         return kept + math.prod(self.before) + 2 * math.prod(self.after)
 
-    def gradients(self, seen: _Seen) -> tuple[Any, Callable[[Any], Any]]:
+    def gradients(self, seen: _Seen) -> tuple[jax.Array, _WeightedSum]:
         """Returns squared norms of all examples' gradients, and a way to their sum.
 
         Args:
@@ -144,13 +148,13 @@ class _Use:
         if not self.standard:
             return squares, total
 
-        def through(factors: Any) -> Any:
+        def through(factors: jax.Array) -> jax.Array:
             _, back = jax.vjp(standardised, self.kernel)
             return back(total(factors))[0]
 
         return squares, through
 
-    def _columns(self) -> tuple[Any, Any]:
+    def _columns(self) -> tuple[jax.Array, jax.Array]:
         """Returns the standardised kernel, an output a column, and their scales."""
         flat = self.kernel.reshape(-1, self.after[-1])
         centred = flat - jnp.mean(flat, axis=0)
@@ -160,10 +164,10 @@ class _Use:
     # With w a column of the standardised kernel and g the gradient of w, less its mean,
     # that of the column before is scale · (g - w⟨w, g⟩).
 
-    def _by_kernels(self, seen: _Seen) -> tuple[Any, Callable[[Any], Any]]:
+    def _by_kernels(self, seen: _Seen) -> tuple[jax.Array, _WeightedSum]:
         """Computes the gradient of each example's kernel."""
 
-        def of_one(x: Any, errors: Any) -> Any:
+        def of_one(x: jax.Array, errors: jax.Array) -> jax.Array:
             shape = self.kernel.shape
             return conv.kernel_gradient(x, errors, shape, self.stride, self.edges)
 
@@ -177,8 +181,9 @@ class _Use:
         squares = jnp.sum(jnp.square(own), axis=(1, 2))
         return squares, lambda factors: _weighted(factors, found)
 
-    def _by_rows(self, seen: _Seen) -> tuple[Any, Callable[[Any], Any]]:
+    def _by_rows(self, seen: _Seen) -> tuple[jax.Array, _WeightedSum]:
         """Computes norms from products of rows, |AᵀE|² = ⟨AAᵀE, E⟩ for each output."""
+        assert seen.errors is not None
         count, outputs = len(seen.errors), self.after[-1]
         x = seen.x.reshape(-1, *seen.x.shape[2:])
         shape = self.kernel.shape
@@ -197,7 +202,7 @@ class _Use:
             squares = (1 + _ROUNDING) * squares - rest * jnp.square(along)
             squares = jnp.square(scale) * squares
 
-        def total(factors: Any) -> Any:
+        def total(factors: jax.Array) -> jax.Array:
             factors = factors[:, None, None]
             # What is not finite would stay so when multiplied by zero.
             kept = jnp.where(factors > 0, errors * factors, 0).reshape(-1, outputs)
@@ -205,6 +210,10 @@ class _Use:
             return (rows.T @ kept).reshape(shape)
 
         return jnp.sum(squares, axis=1), total
+
+
+#: The loss of one example, by a network that is written on `Layers`.
+Loss = Callable[[Layers, Examples], jax.Array]
 
 
 class _Probing(Layers):
@@ -218,7 +227,7 @@ class _Probing(Layers):
     def take(self, weights: Weights) -> None:
         self._weights = weights
 
-    def weight(self, name: str) -> Any:
+    def weight(self, name: str) -> jax.Array:
         if name in self.uses:
             raise ValueError(f"{name!r} is a convolution's: nothing else may use it")
         self.plain.add(name)
@@ -227,11 +236,11 @@ class _Probing(Layers):
     def convolution(
         self,
         name: str,
-        x: Any,
+        x: jax.Array,
         stride: int = 1,
         padding: conv.Padding = "SAME",
         standard: bool = False,
-    ) -> Any:
+    ) -> jax.Array:
         if name in self.plain or name in self.uses:
             raise ValueError(f"{name!r} is used before: a kernel may have one use")
         y = super().convolution(name, x, stride, padding, standard)
@@ -244,7 +253,7 @@ class _Probing(Layers):
 class _Tapped(Layers):
     """Keeps what convolutions see; gradients of the taps are those of their outputs."""
 
-    def __init__(self, weights: Weights, taps: dict[str, Any]):
+    def __init__(self, weights: Weights, taps: dict[str, jax.Array]):
         super().__init__(weights)
         self._taps = taps
         self.seen: dict[str, _Seen] = {}
@@ -252,17 +261,17 @@ class _Tapped(Layers):
     def convolution(
         self,
         name: str,
-        x: Any,
+        x: jax.Array,
         stride: int = 1,
         padding: conv.Padding = "SAME",
         standard: bool = False,
-    ) -> Any:
+    ) -> jax.Array:
         y = super().convolution(name, x, stride, padding, standard)
         self.seen[name] = _Seen(x, y)
         return y + self._taps[name]
 
 
-def clipped_by_layers(loss: Callable[[Layers, Examples], Any]) -> ClippedSummer:
+def clipped_by_layers(loss: Loss) -> ClippedSummer:
     """Returns the clipped sum of a network's loss of one example.
 
     Args:
@@ -271,7 +280,7 @@ def clipped_by_layers(loss: Callable[[Layers, Examples], Any]) -> ClippedSummer:
     """
 
     def clipped_sum(
-        weights: Weights, examples: Examples, counted: Any, clip_norm: float
+        weights: Weights, examples: Examples, counted: jax.Array, clip_norm: float
     ) -> ClippedSum:
         weights, examples = dict(weights), list(examples)
         probing = _probed(loss, weights, examples)
@@ -279,8 +288,12 @@ def clipped_by_layers(loss: Callable[[Layers, Examples], Any]) -> ClippedSummer:
         plain = {name: weights[name] for name in sorted(probing.plain)}
         taps = {name: jnp.zeros(use.after) for name, use in uses.items()}
 
-        def of_one(example: Examples) -> tuple[Any, ...]:
-            def run(plain: Any, taps: Any) -> tuple[Any, Any]:
+        def of_one(
+            example: Examples,
+        ) -> tuple[jax.Array, dict[str, jax.Array], dict[str, _Seen]]:
+            def run(
+                plain: dict[str, jax.Array], taps: dict[str, jax.Array]
+            ) -> tuple[jax.Array, dict[str, _Seen]]:
                 layers = _Tapped(weights | plain, taps)
                 return loss(layers, example), layers.seen
 
@@ -312,9 +325,7 @@ def clipped_by_layers(loss: Callable[[Layers, Examples], Any]) -> ClippedSummer:
     return clipped_sum
 
 
-def example_bytes(
-    loss: Callable[[Layers, Examples], Any], weights: Weights, examples: Examples
-) -> int:
+def example_bytes(loss: Loss, weights: Weights, examples: Examples) -> int:
     """Returns what one example takes in a micro-batch, about.
 
     Args:
@@ -327,14 +338,12 @@ def example_bytes(
     return 4 * (plain + sum(use.numbers for use in probing.uses.values()))
 
 
-def _probed(
-    loss: Callable[[Layers, Examples], Any], weights: Weights, examples: Examples
-) -> _Probing:
+def _probed(loss: Loss, weights: Weights, examples: Examples) -> _Probing:
     """Finds out how a loss uses the weights, without computing it."""
     probing = _Probing(weights)
     one = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in examples]
 
-    def run(given: Weights, example: Examples) -> Any:
+    def run(given: Weights, example: Examples) -> jax.Array:
         # Traced as well, so that shapes are enough.
         probing.take(given)
         return loss(probing, example)
@@ -347,7 +356,7 @@ def _probed(
     return probing
 
 
-def _weighted(factors: Any, gradients: Any) -> Any:
+def _weighted(factors: jax.Array, gradients: jax.Array) -> jax.Array:
     """Returns the sum of gradients times their factors."""
     beside = factors.reshape((-1,) + (1,) * (gradients.ndim - 1))
     return jnp.tensordot(factors, jnp.where(beside > 0, gradients, 0), axes=1)

@@ -5,8 +5,6 @@ computation, whatever runs it. But it is the last part of a round: by then all c
 have trained in vain. Here the same is asked of the arguments, when they are given.
 """
 
-from typing import Any
-
 import tensorflow_federated as tff
 
 from tff_agg.privacy import PrivacyPlan
@@ -17,7 +15,7 @@ class _WithinPlan(tff.framework.ConcreteComputation):
 
     plan: PrivacyPlan
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         parameters = tff.structure.to_elements(self.type_signature.parameter)
         given = dict(zip([name for name, _ in parameters], args, strict=False)) | kwargs
         if len(given) == 2:
@@ -26,7 +24,7 @@ class _WithinPlan(tff.framework.ConcreteComputation):
         return super().__call__(*args, **kwargs)
 
 
-def within_plan(computation: Any, plan: PrivacyPlan) -> Any:
+def within_plan(computation: tff.Computation, plan: PrivacyPlan) -> tff.Computation:
     """Returns a process's `next` that refuses what the plan does not cover.
 
     Inside of another TFF computation, where arguments are not known yet, it is
@@ -48,7 +46,7 @@ def within_plan(computation: Any, plan: PrivacyPlan) -> Any:
     return checked
 
 
-def check(plan: PrivacyPlan, state: Any, clients: Any) -> None:
+def check(plan: PrivacyPlan, state: object, clients: object) -> None:
     """Raises if the plan does not cover another round on a state, or its cohort.
 
     Args:

@@ -6,8 +6,7 @@ one product of matrices: no gradient of a single example is ever written down.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ _ROWS = 512
 
 
 def softmax_layer(
-    prepared: Callable[[Any], Any] = lambda features: features,
+    prepared: Callable[[jax.Array], jax.Array] = lambda features: features,
 ) -> SampleModel:
     """Returns the model of one softmax layer with weights 'kernel' and 'bias'.
 
@@ -38,7 +37,7 @@ def softmax_layer(
       softmax_layer(lambda bytes: bytes.astype(jnp.float32) / 255)
     """
 
-    def loss(weights: Weights, example: Examples) -> Any:
+    def loss(weights: Weights, example: Examples) -> jax.Array:
         features, label = example
         scores = logits(weights, prepared(features[None]))[0]
         return -jax.nn.log_softmax(scores)[label]
@@ -52,10 +51,10 @@ def softmax_layer(
 
 
 def _side_by_side(
-    prepared: Callable[[Any], Any],
+    prepared: Callable[[jax.Array], jax.Array],
     weights: Sequence[Weights],
     examples: Examples,
-    counted: Any,
+    counted: jax.Array,
     clip_norm: float,
 ) -> ClippedSum:
     """Returns the sums of several layers, stacked: one product serves them all."""
@@ -67,11 +66,11 @@ def _side_by_side(
 
 
 def _clipped_sum(
-    prepared: Callable[[Any], Any],
+    prepared: Callable[[jax.Array], jax.Array],
     layers: int | None,
     weights: Weights,
     examples: Examples,
-    counted: Any,
+    counted: jax.Array,
     clip_norm: float,
 ) -> ClippedSum:
     """Returns the sums of one layer (None), or of several along each other's classes.
@@ -98,6 +97,6 @@ def _clipped_sum(
     return totals({"bias": jnp.sum(kept, axis=0), "kernel": rows.T @ kept})
 
 
-def logits(weights: Mapping[str, Any], features: Any) -> Any:
+def logits(weights: Weights, features: jax.Array) -> jax.Array:
     """Returns the layer's output, [examples, classes]."""
     return features @ weights["kernel"] + weights["bias"]

@@ -11,13 +11,14 @@ privacy of each, and noise that they share could be subtracted.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tff_agg.learning.dp_sgd import DPSGDProcess, State, Weights, with_room
+from tff_agg.learning.per_example import Count, Examples
 
 
 class Lane(NamedTuple):
@@ -33,7 +34,7 @@ class Lane(NamedTuple):
     start: int | None = None
 
     def is_plain(self, done: int) -> bool:
-        """Says whether the next step is that of a run without averages."""
+        """Returns whether the next step is that of a run without averages."""
         return self.start is None or done < self.start
 
 
@@ -66,7 +67,9 @@ class Lockstep:
                     f"{lane.process.averager.name} is used earlier"
                 )
         self._lanes = tuple(lanes)
-        self._compiled: dict[Any, Any] = {}
+        self._compiled: dict[
+            tuple[int, tuple[int, ...]], Callable[..., list[State]]
+        ] = {}
         self._rules = [_rule(lane.process) for lane in lanes]
 
     def initialize(self, weights: Weights, seed: Sequence[int]) -> list[State]:
@@ -120,8 +123,8 @@ class Lockstep:
     def _step(
         self,
         states: Sequence[State],
-        batch: Sequence[Any],
-        count: Any,
+        batch: Examples,
+        count: Count,
         leaders: Sequence[int],
         micro: int,
     ) -> list[State]:
@@ -154,7 +157,7 @@ def _rule(process: DPSGDProcess) -> dict[str, Any]:
 
 
 def _starts_in_time(lane: Lane) -> bool:
-    """Says whether up to `start` the aggregate is the iterate, if that is known."""
+    """Returns whether up to `start` the aggregate is the iterate, if that is known."""
     weights = lane.process.averager.weights
     last = lane.process.plan.steps if lane.start is None else lane.start - 1
     return weights is None or last < 0 or bool(weights(last)[-1] == 1)

@@ -4,13 +4,19 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-Weights = Mapping[str, Any]
-Examples = Sequence[Any]
+#: A model's weights by name.
+Weights = Mapping[str, jax.Array]
+#: The arrays of some examples along their first axis, or of one without that axis.
+Examples = Sequence[jax.Array]
+#: How many examples, or which lane: a number, also in a trace.
+Count: TypeAlias = int | jax.Array
+#: The loss of one example.
+Loss = Callable[[Weights, Examples], jax.Array]
 
 #: In bytes: what a micro-batch may hold for its examples, unless somebody says more.
 MEMORY_BUDGET = 256 << 20
@@ -27,17 +33,17 @@ class ClippedSum(NamedTuple):
         counts as a gradient of zeros: a clipping like any other.
     """
 
-    gradients: Any
-    loss: Any
-    clipped: Any
-    non_finite: Any
+    gradients: dict[str, jax.Array]
+    loss: jax.Array
+    clipped: jax.Array
+    non_finite: jax.Array
 
 
 # clipped_sum(weights, examples, counted, clip_norm): examples along the first axis;
 # `counted` says which of them are there, the others are zeros.
-ClippedSummer = Callable[[Weights, Examples, Any, float], ClippedSum]
+ClippedSummer = Callable[[Weights, Examples, jax.Array, float], ClippedSum]
 # The same at several weights, whose classes lie along each other in the gradients.
-SideBySide = Callable[[Sequence[Weights], Examples, Any, float], ClippedSum]
+SideBySide = Callable[[Sequence[Weights], Examples, jax.Array, float], ClippedSum]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +69,7 @@ class SampleModel:
       SampleModel(lambda weights, example: -example[0] @ weights['w'])
     """
 
-    loss: Callable[[Weights, Examples], Any]
+    loss: Loss
     clipped_sum: ClippedSummer | None = None
     example_bytes: int | None = None
     largest_micro_batch: int = 1 << 14
@@ -88,10 +94,10 @@ class SampleModel:
         self,
         weights: Weights,
         batch: Examples,
-        count: Any,
+        count: Count,
         clip_norm: float,
         micro: int,
-        lane: Any = 0,
+        lane: Count = 0,
         lanes: int = 1,
     ) -> ClippedSum:
         """Adds up the first `count` examples of a batch, `micro` at a time.
@@ -112,7 +118,7 @@ class SampleModel:
         self,
         weights: Sequence[Weights],
         batch: Examples,
-        count: Any,
+        count: Count,
         clip_norm: float,
         micro: int,
     ) -> list[ClippedSum]:
@@ -152,21 +158,21 @@ class SampleModel:
 
 
 def _added_up(
-    add: Callable[[Examples, Any], ClippedSum],
+    add: Callable[[Examples, jax.Array], ClippedSum],
     batch: Examples,
-    count: Any,
+    count: Count,
     micro: int,
-    lane: Any = 0,
+    lane: Count = 0,
     lanes: int = 1,
 ) -> ClippedSum:
     """Adds up `add(part, counted)` over the micro-batches of a batch, or of a lane."""
 
-    def of_part(number: Any) -> ClippedSum:
+    def of_part(number: Count) -> ClippedSum:
         first = (number * lanes + lane) * micro
         part = [jax.lax.dynamic_slice_in_dim(array, first, micro) for array in batch]
         return add(part, first + jnp.arange(micro) < count)
 
-    def body(number: Any, total: ClippedSum) -> ClippedSum:
+    def body(number: jax.Array, total: ClippedSum) -> ClippedSum:
         return jax.tree_util.tree_map(jnp.add, total, of_part(number))
 
     nothing = jax.tree_util.tree_map(
@@ -176,11 +182,11 @@ def _added_up(
     return jax.lax.fori_loop(0, turns, body, nothing)
 
 
-def clipped_by_vmap(loss: Callable[[Weights, Examples], Any]) -> ClippedSummer:
+def clipped_by_vmap(loss: Loss) -> ClippedSummer:
     """Returns the clipped sum of any loss: all gradients of a micro-batch at once."""
 
     def clipped_sum(
-        weights: Weights, examples: Examples, counted: Any, clip_norm: float
+        weights: Weights, examples: Examples, counted: jax.Array, clip_norm: float
     ) -> ClippedSum:
         of_one = jax.value_and_grad(loss)
         losses, gradients = jax.vmap(of_one, (None, 0))(dict(weights), list(examples))
@@ -190,7 +196,7 @@ def clipped_by_vmap(loss: Callable[[Weights, Examples], Any]) -> ClippedSummer:
         )
         scale, totals = clip_factors(jnp.sqrt(squares), losses, counted, clip_norm)
 
-        def total(g: Any) -> Any:
+        def total(g: jax.Array) -> jax.Array:
             # A gradient that is not finite would stay so when multiplied by zero.
             kept = jnp.where(_beside(scale > 0, g), g, 0)
             return jnp.tensordot(scale, kept, axes=1)
@@ -201,8 +207,8 @@ def clipped_by_vmap(loss: Callable[[Weights, Examples], Any]) -> ClippedSummer:
 
 
 def clip_factors(
-    norms: Any, losses: Any, counted: Any, clip_norm: float
-) -> tuple[Any, Callable[[Any], ClippedSum]]:
+    norms: jax.Array, losses: jax.Array, counted: jax.Array, clip_norm: float
+) -> tuple[jax.Array, Callable[[dict[str, jax.Array]], ClippedSum]]:
     """Returns what each gradient is multiplied with, and what makes the sums.
 
     Args:
@@ -220,7 +226,7 @@ def clip_factors(
     shorter = jnp.minimum(1.0, clip_norm / jnp.maximum(norms, 1e-30))
     factors = jnp.where(kept, shorter, 0.0)
 
-    def totals(gradients: Any) -> ClippedSum:
+    def totals(gradients: dict[str, jax.Array]) -> ClippedSum:
         return ClippedSum(
             gradients,
             jnp.sum(jnp.where(kept, losses, 0.0), axis=0),
@@ -232,9 +238,9 @@ def clip_factors(
 
 
 def augmented(
-    loss: Callable[[Weights, Examples], Any],
+    loss: Loss,
     augment: Callable[[Examples], Examples],
-) -> Callable[[Weights, Examples], Any]:
+) -> Loss:
     """Returns the mean loss over the augmented copies of an example.
 
     Its gradient is the mean of the copies' gradients, clipped as one.
@@ -244,7 +250,7 @@ def augmented(
       augment: From an example to its K copies, along a new first axis.
     """
 
-    def mean(weights: Weights, example: Examples) -> Any:
+    def mean(weights: Weights, example: Examples) -> jax.Array:
         copies = list(augment(example))
         return jnp.mean(jax.vmap(loss, (None, 0))(weights, copies))
 
@@ -256,6 +262,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _beside(flags: Any, array: Any) -> Any:
+def _beside(flags: jax.Array, array: jax.Array) -> jax.Array:
     """Returns flags of examples in the rank of an array."""
     return flags.reshape((-1,) + (1,) * (array.ndim - 1))

@@ -7,13 +7,14 @@ such processes run.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging
+from tff_agg.aliases import JsonObject, Structure
 from tff_agg.learning import aggregator as aggregators
 from tff_agg.learning import (
     client_work,
@@ -25,12 +26,18 @@ from tff_agg.learning import (
     vectorized,
 )
 from tff_agg.learning.tracing import graph_computation
+from tff_agg.privacy import Plan
+
+#: What can be trained: a model of TFF's, or local training of one's own.
+TrainableModel: TypeAlias = (
+    trainers.Model | trainers.LocalTrainer | group_work.GroupTrainer
+)
 
 
 def build_dp_ftrl_process(
-    model: Any,
+    model: TrainableModel,
     *,
-    plan: Any,
+    plan: Plan,
     averager: averaging.Averager | None = None,
     client_optimizer: tff.learning.optimizers.Optimizer | float | None = None,
     client_epochs: int = 1,
@@ -149,7 +156,7 @@ def build_dp_ftrl_process(
             step_from=step_from,
         ),
     )
-    description = {
+    description: JsonObject = {
         "plan": _describe_plan(plan),
         "averager": averager.to_json(),
         "server": {
@@ -168,7 +175,7 @@ def build_dp_ftrl_process(
 
 
 class DPFTRLProcess(tff.learning.templates.LearningProcess):
-    """A learning process that says what it is.
+    """A learning process that describes itself.
 
     Attributes:
       description: The plan with its mechanism's parameters, the averager, both
@@ -176,14 +183,14 @@ class DPFTRLProcess(tff.learning.templates.LearningProcess):
         identity: see `tff_agg.experiment.identity`.
     """
 
-    description: dict[str, Any]
+    description: JsonObject
 
 
 def _starting_at_the_model(
     composed: tff.learning.templates.LearningProcess,
     averager: averaging.Averager,
-    next_fn: Any,
-    description: dict[str, Any],
+    next_fn: tff.Computation,
+    description: JsonObject,
 ) -> DPFTRLProcess:
     """Makes iterate and averager start at the model's own weights.
 
@@ -229,10 +236,10 @@ def _starting_at_the_model(
     return made
 
 
-def _describe_plan(plan: Any) -> dict[str, Any]:
+def _describe_plan(plan: Plan) -> JsonObject:
     """What of a plan decides the noise, as JSON values."""
     names = ("clip_norm", "cohort_size", "rounds", "noise_multiplier", "noise_stddev")
-    facts = {name: getattr(plan, name, None) for name in names}
+    facts: JsonObject = {name: getattr(plan, name, None) for name in names}
     facts["mechanism"] = plan.mechanism.name
     facts["mechanism_parameters"] = dict(plan.mechanism.parameters)
     # A matrix of one's own has no parameters: its first rounds stand for it.
@@ -242,7 +249,9 @@ def _describe_plan(plan: Any) -> dict[str, Any]:
     return facts
 
 
-def _describe_client(optimizer: Any, epochs: int) -> dict[str, Any]:
+def _describe_client(
+    optimizer: tff.learning.optimizers.Optimizer | float | None, epochs: int
+) -> JsonObject:
     """What is known of the clients' training, as JSON values."""
     if optimizer is None:
         return {"optimizer": "the LocalTrainer's own"}
@@ -257,7 +266,10 @@ def _describe_client(optimizer: Any, epochs: int) -> dict[str, Any]:
 
 
 def _trainer(
-    model: Any, client_optimizer: Any, client_epochs: int, grouped: bool
+    model: TrainableModel,
+    client_optimizer: tff.learning.optimizers.Optimizer | float | None,
+    client_epochs: int,
+    grouped: bool,
 ) -> trainers.LocalTrainer | group_work.GroupTrainer:
     """Makes a trainer of a model, or takes the one that was given."""
     if isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
@@ -287,7 +299,7 @@ def _trainer(
     return make(model, client_optimizer, client_epochs)
 
 
-def aggregate(state: Any) -> Any:
+def aggregate(state: tff.learning.templates.LearningAlgorithmState) -> Structure:
     """Returns the trainable weights of θ^AGG_t, the model that clients are sent.
 
     Example:
@@ -296,7 +308,7 @@ def aggregate(state: Any) -> Any:
     return state.global_model_weights.trainable
 
 
-def iterate(state: Any) -> Any:
+def iterate(state: tff.learning.templates.LearningAlgorithmState) -> Structure:
     """Returns the trainable weights of θ_t, the checkpoint the server stepped to.
 
     Example:
@@ -305,7 +317,9 @@ def iterate(state: Any) -> Any:
     return state.finalizer["iterate"]
 
 
-def without_noise(state: Any) -> Any:
+def without_noise(
+    state: tff.learning.templates.LearningAlgorithmState,
+) -> tff.learning.templates.LearningAlgorithmState:
     """Returns a state whose noise is forgotten: the seed and all buffers are zeros.
 
     For the last state of a run. It cannot go on, and nobody who reads it can take the
@@ -328,7 +342,9 @@ def without_noise(state: Any) -> Any:
     return state._replace(aggregator=changed)
 
 
-def with_noise_seed(state: Any, seed: Sequence[int]) -> Any:
+def with_noise_seed(
+    state: tff.learning.templates.LearningAlgorithmState, seed: Sequence[int]
+) -> tff.learning.templates.LearningAlgorithmState:
     """Returns a fresh state with another secret seed for its noise.
 
     Args:

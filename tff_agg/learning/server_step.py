@@ -1,8 +1,7 @@
 """The step from an update to new weights, the same for DP-FTRL and DP-SGD."""
 
-from typing import Any
-
 from tff_agg import structure
+from tff_agg.aliases import Array, Structure
 
 STEP_FROM_CHOICES = ("aggregate", "iterate")
 
@@ -38,13 +37,13 @@ def check_step(
 
 
 def direction(
-    buffer: Any, update: Any, momentum: float, nesterov: bool
-) -> tuple[Any, Any]:
+    buffer: Structure, update: Structure, momentum: float, nesterov: bool
+) -> tuple[Structure, Structure]:
     """Returns the new momentum and what the learning rate is multiplied with."""
     if not momentum:
         return (), update
 
-    def roll(old: Any, new: Any) -> Any:
+    def roll(old: Array, new: Array) -> Array:
         return old * momentum + new
 
     rolled = structure.map_leaves(roll, buffer, update)

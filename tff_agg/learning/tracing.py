@@ -3,13 +3,16 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Specs
 
-def graph_computation(*types: tff.Type) -> Callable[[Callable[..., Any]], Any]:
+
+def graph_computation(
+    *types: tff.Type,
+) -> Callable[[Callable[..., object]], tff.Computation]:
     """Like `tff.tensorflow.computation(*types)`, with the semantics of `tf.function`.
 
     TFF traces into a graph of TensorFlow 1, where `a == b` asks whether two tensors are
@@ -31,7 +34,7 @@ def graph_computation(*types: tff.Type) -> Callable[[Callable[..., Any]], Any]:
       ...     return x % 2 == 0
     """
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[..., object]) -> tff.Computation:
         call = _traced(function, [_spec_of(t) for t in types])
         signature = inspect.signature(function)
 
@@ -47,9 +50,11 @@ def graph_computation(*types: tff.Type) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-def _traced(function: Callable[..., Any], specs: list[Any]) -> Callable[..., Any]:
+def _traced(
+    function: Callable[..., object], specs: list[Specs]
+) -> Callable[..., object]:
     """Traces a function of structures with `tf.function`, once."""
-    structure: list[Any] = []
+    structure: list[object] = []
 
     def flat(*leaves):
         result = function(*tf.nest.pack_sequence_as(specs, leaves))
@@ -67,7 +72,7 @@ def _traced(function: Callable[..., Any], specs: list[Any]) -> Callable[..., Any
     return call
 
 
-def _spec_of(type_spec: tff.Type) -> Any:
+def _spec_of(type_spec: tff.Type) -> Specs:
     """The `tf.TensorSpec`s and `tf.data.DatasetSpec`s of a TFF type."""
     if isinstance(type_spec, tff.SequenceType):
         return tf.data.DatasetSpec(_spec_of(type_spec.element))

@@ -8,12 +8,23 @@ with a faster hand-written update brings its own.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Specs, Structure
+
 ModelWeights: TypeAlias = tff.learning.models.ModelWeights
+#: A model whose weights are arguments, or a function that builds one with variables.
+Model: TypeAlias = (
+    tff.learning.models.FunctionalModel
+    | Callable[[], tff.learning.models.VariableModel]
+)
+#: (Structures of) tensors by name.
+Metrics = Mapping[str, Structure]
+#: From a state and a batch to the next state.
+Step = Callable[[Structure, Structure], Structure]
 
 
 class LocalTrainer(NamedTuple):
@@ -48,17 +59,17 @@ class LocalTrainer(NamedTuple):
       )
     """
 
-    element_spec: Any
+    element_spec: Specs
     initial_weights: Callable[[], ModelWeights]
     update: Callable[
-        [ModelWeights, tf.data.Dataset], tuple[Any, tf.Tensor, Mapping[str, Any]]
+        [ModelWeights, tf.data.Dataset], tuple[Structure, tf.Tensor, Metrics]
     ]
-    finalize_metrics: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    finalize_metrics: Callable[[Metrics], Metrics]
     needs_graph: bool = False
 
 
 def trainer_from_model(
-    model: Any,
+    model: Model,
     client_optimizer: tff.learning.optimizers.Optimizer | float,
     epochs: int = 1,
 ) -> LocalTrainer:
@@ -136,10 +147,10 @@ class FunctionalTraining(NamedTuple):
     """
 
     initial_weights: Callable[[], ModelWeights]
-    start: Callable[[ModelWeights], Any]
-    step: Callable[[Any, Any], Any]
-    outcome: Callable[[ModelWeights, Any], tuple[Any, tf.Tensor, Mapping[str, Any]]]
-    finalize: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    start: Callable[[ModelWeights], Structure]
+    step: Step
+    outcome: Callable[[ModelWeights, Structure], tuple[Structure, tf.Tensor, Metrics]]
+    finalize: Callable[[Metrics], Metrics]
 
 
 def functional_training(
@@ -197,7 +208,7 @@ def functional_training(
     def outcome(weights, state):
         (trainable, _), _, metrics, loss_sums = state
         delta = tf.nest.map_structure(tf.subtract, weights.trainable, trainable)
-        sums: OrderedDict[str, Any] = OrderedDict(metrics)
+        sums: OrderedDict[str, Structure] = OrderedDict(metrics)
         if "loss" not in sums:
             sums["loss"] = loss_sums
         return delta, loss_sums[1], sums
@@ -309,7 +320,7 @@ def _variable_trainer(
     return LocalTrainer(element_spec, initial_weights, update, finalize, True)
 
 
-def features_and_labels(batch: Any) -> tuple[Any, Any]:
+def features_and_labels(batch: Structure) -> tuple[Structure, Structure]:
     """Splits a batch as TFF's models describe it: a mapping or a pair."""
     if isinstance(batch, Mapping):
         return batch["x"], batch["y"]
@@ -317,12 +328,12 @@ def features_and_labels(batch: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def _specs(structure: Any) -> tuple[tf.TensorSpec, ...]:
+def _specs(structure: Structure) -> tuple[tf.TensorSpec, ...]:
     """Flat specs of a structure of tensors, as the optimizers want them."""
     return tuple(tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure))
 
 
-def _reduce(step: Callable[[Any, Any], Any], start: Any, dataset: Any) -> Any:
+def _reduce(step: Step, start: Structure, dataset: tf.data.Dataset) -> Structure:
     """Folds `step` over the elements of a dataset; to be called in a `tf.function`."""
     # The loop runs on an iterator and not with `dataset.reduce`, because the functions
     # of a dataset stay on the CPU even where the lane has a GPU. Loop state is flat:

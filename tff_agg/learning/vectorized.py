@@ -12,12 +12,12 @@ another, inside one call. Of larger models the arithmetic, not the calls, takes 
 time, and a copy for each user of a group does not fit the caches.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg.aliases import Structure
 from tff_agg.learning import grouping, trainers
 from tff_agg.learning.group_work import GroupTrainer
 from tff_agg.learning.trainers import ModelWeights
@@ -28,8 +28,8 @@ MOST_PARAMETERS = 200_000
 _ONE_BY_ONE_OPS = ("Conv", "DepthwiseConv", "While", "StatelessWhile")
 
 
-def pays(model: Any) -> bool:
-    """Tells whether training side by side is the faster way, by the rule above.
+def pays(model: object) -> bool:
+    """Returns whether training side by side is the faster way, by the rule above.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`. For anything else the answer is
@@ -109,7 +109,12 @@ def trainer_side_by_side(
 
 
 @tf.autograph.experimental.do_not_convert
-def _train(step: Any, start: Any, dataset: tf.data.Dataset, of_all: Any) -> Any:
+def _train(
+    step: trainers.Step,
+    start: Structure,
+    dataset: tf.data.Dataset,
+    of_all: Callable[..., Structure],
+) -> Structure:
     """Takes all steps of a group; returns the users' states, stacked.
 
     Args:
@@ -181,7 +186,9 @@ def _train(step: Any, start: Any, dataset: tf.data.Dataset, of_all: Any) -> Any:
     return tf.nest.pack_sequence_as(start, final)
 
 
-def _one_after_another(function: Any, arguments: Any) -> Any:
+def _one_after_another(
+    function: Callable[..., Structure], arguments: Structure
+) -> Structure:
     """Does what `tf.vectorized_map` does, in a loop."""
     first = tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape[1:], x.dtype), arguments
@@ -198,7 +205,7 @@ def _one_after_another(function: Any, arguments: Any) -> Any:
 
 
 def _vectorizes(model: tff.learning.models.FunctionalModel) -> bool:
-    """Tells whether TensorFlow can take the steps of several users as one."""
+    """Returns whether TensorFlow can take the steps of several users as one."""
     return not any(op.startswith(_ONE_BY_ONE_OPS) for op in _operations(model))
 
 

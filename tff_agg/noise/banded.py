@@ -6,19 +6,22 @@ user can touch do not overlap, and k participations cost exactly √k times one.
 
 import math
 import os
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.optimize
 from scipy.special import expit, logit
 
+from tff_agg.aliases import Json
 from tff_agg.noise import cache as caches
 from tff_agg.noise import draws, toeplitz
 from tff_agg.noise.blt import check_schema
 from tff_agg.noise.mechanism import Mechanism, Stream
 
 
-def banded_from(coefficients: Any, **reported: Any) -> Mechanism:
+def banded_from(
+    coefficients: Sequence[float] | np.ndarray, **reported: Json
+) -> Mechanism:
     """Builds the mechanism whose C has the given diagonals.
 
     Solving Cw = z row by row takes the last b − 1 rows of w, which are the buffers.

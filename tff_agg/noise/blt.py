@@ -10,19 +10,19 @@ and each multiplication by a constant brings in one of them.
 import functools
 import math
 import os
-from typing import Any
 
 import numpy as np
 import scipy.optimize
 from scipy.special import expit, logit
 
+from tff_agg.aliases import Json
 from tff_agg.noise import cache as caches
 from tff_agg.noise import draws, toeplitz
 from tff_agg.noise.mechanism import Mechanism, Stream
 
 
 def blt_from(
-    decays: tuple[float, ...], weights: tuple[float, ...], **reported: Any
+    decays: tuple[float, ...], weights: tuple[float, ...], **reported: Json
 ) -> Mechanism:
     """Builds the mechanism with the given θ (decays) and ω (weights).
 

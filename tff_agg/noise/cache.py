@@ -11,11 +11,11 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
 from tff_agg import files
+from tff_agg.aliases import Json, JsonObject
 
 FORMAT = 1
 
@@ -26,7 +26,7 @@ def default_folder() -> pathlib.Path:
     return pathlib.Path(base) / "tff_agg" / "matrices"
 
 
-def path_of(folder: str | os.PathLike, inputs: Mapping[str, Any]) -> pathlib.Path:
+def path_of(folder: str | os.PathLike, inputs: Mapping[str, Json]) -> pathlib.Path:
     """Returns the file that holds the result for `inputs`."""
     text = json.dumps({"format": FORMAT, **inputs}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -35,7 +35,7 @@ def path_of(folder: str | os.PathLike, inputs: Mapping[str, Any]) -> pathlib.Pat
 
 def cached(
     folder: str | os.PathLike | None,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, Json],
     compute: Callable[[], np.ndarray],
 ) -> np.ndarray:
     """Returns `compute()`, from the folder where it has been stored before.
@@ -66,8 +66,8 @@ def optimised(
     kind: str,
     folder: str | os.PathLike | None,
     optimise: Callable[..., np.ndarray],
-    **inputs: Any,
-) -> tuple[np.ndarray, dict[str, Any]]:
+    **inputs: Json,
+) -> tuple[np.ndarray, JsonObject]:
     """Returns what `optimise` finds for its inputs, in their order, and the inputs.
 
     Example:
@@ -78,7 +78,7 @@ def optimised(
     return cached(folder, key, lambda: optimise(*inputs.values())), inputs
 
 
-def store(path: pathlib.Path, inputs: Mapping[str, Any], value: np.ndarray) -> None:
+def store(path: pathlib.Path, inputs: Mapping[str, Json], value: np.ndarray) -> None:
     """Writes a result so that a reader sees all of it or nothing."""
     payload = value.astype("<f8").tobytes()
     header = {
@@ -93,7 +93,7 @@ def store(path: pathlib.Path, inputs: Mapping[str, Any], value: np.ndarray) -> N
         file.write(json.dumps(header, sort_keys=True).encode() + b"\n" + payload)
 
 
-def load(path: pathlib.Path, inputs: Mapping[str, Any]) -> np.ndarray:
+def load(path: pathlib.Path, inputs: Mapping[str, Json]) -> np.ndarray:
     """Reads a result back and refuses anything that is not what was stored."""
 
     def damaged(why: str) -> ValueError:
@@ -121,7 +121,7 @@ def load(path: pathlib.Path, inputs: Mapping[str, Any]) -> np.ndarray:
     return value
 
 
-def _digest(inputs: Mapping[str, Any], shape: tuple, payload: bytes) -> str:
+def _digest(inputs: Mapping[str, Json], shape: tuple, payload: bytes) -> str:
     """Returns the checksum of everything that a file says."""
     text = json.dumps([FORMAT, dict(inputs), list(shape)], sort_keys=True)
     return hashlib.sha256(text.encode() + payload).hexdigest()

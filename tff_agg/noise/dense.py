@@ -8,11 +8,11 @@ for small models.
 
 import os
 import sys
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 
+from tff_agg.aliases import Array, Json, JsonObject, Scalar
 from tff_agg.noise import cache as caches
 from tff_agg.noise import draws, toeplitz
 from tff_agg.noise.mechanism import Mechanism, Stream
@@ -20,7 +20,7 @@ from tff_agg.noise.mechanism import Mechanism, Stream
 _MOST_ITERATIONS = 60
 
 
-def dense_from(matrix: np.ndarray, **reported: Any) -> Mechanism:
+def dense_from(matrix: np.ndarray, **reported: Json) -> Mechanism:
     """Builds the mechanism with any lower-triangular C.
 
     Args:
@@ -88,7 +88,7 @@ def dense(
         raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
     if not 0 < tolerance < 1:
         raise ValueError(f"tolerance must be in (0, 1), got {tolerance!r}")
-    inputs = {
+    inputs: JsonObject = {
         "kind": "dense",
         "rounds": rounds,
         "momentum_decay": momentum_decay,
@@ -130,7 +130,7 @@ def optimal(workload: np.ndarray, tolerance: float = 1e-3) -> np.ndarray:
     return np.tril(lower.T[::-1, ::-1])
 
 
-def _row(inverse: np.ndarray, position: Any, backend: str) -> Any:
+def _row(inverse: np.ndarray, position: Scalar, backend: str) -> Array:
     """Returns one row of C⁻¹ in the library `backend`."""
     if backend == "tf":
         tf = sys.modules["tensorflow"]

@@ -11,16 +11,17 @@ normals.
 import functools
 import math
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.aliases import Array, Scalar, Structure
 from tff_agg.noise import normals as transforms
+from tff_agg.structure import Form
 
-Structure = Any
-Leaf = Any
+#: Two secret integers of 64 bits: a pair, or an array of one of the libraries.
+Seed = Sequence[int] | Array
 
 # position, leaf and index share one 64-bit word of the TensorFlow counter.
 MAX_LEAVES = 2**16
@@ -30,7 +31,7 @@ MAX_INDEX = 2**8
 TF_BLOCK = 2**16
 
 
-def seed_in(backend: str, seed: Any) -> Leaf:
+def seed_in(backend: str, seed: Seed) -> Array:
     """Returns the pair of 64-bit integers `seed` as a leaf of `backend`.
 
     JAX has no 64-bit integers unless asked for, so there the pair becomes four
@@ -44,6 +45,7 @@ def seed_in(backend: str, seed: Any) -> Leaf:
     if backend == "jax":
         jnp = sys.modules["jax"].numpy
         if structure.backend_of(seed) == "jax":
+            assert not isinstance(seed, Sequence)
             if seed.shape == (4,) and seed.dtype == jnp.uint32:
                 return seed
             if seed.dtype.itemsize < 8:
@@ -56,7 +58,7 @@ def seed_in(backend: str, seed: Any) -> Leaf:
     return _seed_words(seed).view(np.int64)
 
 
-def _seed_words(seed: Any) -> np.ndarray:
+def _seed_words(seed: Seed) -> np.ndarray:
     """Returns `seed` as numpy uint64[2], whatever integers it was given as."""
     flat = np.asarray(seed, dtype=object).reshape(-1).tolist()
     whole = all(isinstance(word, int | np.integer) for word in flat)
@@ -66,7 +68,7 @@ def _seed_words(seed: Any) -> np.ndarray:
     return np.array([word % 2**64 for word in words], np.uint64)
 
 
-def counter_in(backend: str, value: Any) -> Leaf:
+def counter_in(backend: str, value: Scalar) -> Array:
     """Returns a round counter as a leaf of `backend`: int64 (int32 in plain JAX)."""
     if backend == "tf":
         tf = sys.modules["tensorflow"]
@@ -78,8 +80,8 @@ def counter_in(backend: str, value: Any) -> Leaf:
 
 
 def normals(
-    seed: Leaf, position: Leaf, like: Structure, backend: str, index: Leaf = 0
-) -> Structure:
+    seed: Array, position: Scalar, like: Form, backend: str, index: Scalar = 0
+) -> Form:
     """Draws i.i.d. standard normals in the form of `like`.
 
     Args:
@@ -110,7 +112,7 @@ def _numpy_normal(seed, position, leaf, index, like) -> np.ndarray:
     return drawn.reshape(shape).astype(structure.dtype_of(like))
 
 
-def _tf_normal(seed, position, leaf, index, like) -> Leaf:
+def _tf_normal(seed, position, leaf, index, like) -> Array:
     """Draws with Philox under a key that Philox itself derives from the names.
 
     The 128 bits of the derived block become the key and the high half of the counter,
@@ -156,7 +158,7 @@ def _tf_normal(seed, position, leaf, index, like) -> Leaf:
     return tf.cast(drawn, like.dtype)
 
 
-def _tf_blocks(draw, blocks: Leaf, shape: list, dtype: np.dtype) -> Leaf:
+def _tf_blocks(draw, blocks: Scalar, shape: list, dtype: np.dtype) -> Array:
     """Joins draw(0), draw(1), …, of which at most two are made at a time."""
     tf = sys.modules["tensorflow"]
     parts = tf.TensorArray(dtype, blocks, element_shape=shape)
@@ -169,7 +171,7 @@ def _tf_blocks(draw, blocks: Leaf, shape: list, dtype: np.dtype) -> Leaf:
     return tf.reshape(parts.stack(), [-1])
 
 
-def _tf_shape(like) -> Leaf:
+def _tf_shape(like) -> Array:
     """Returns the shape of a tensor (or spec), static where it is known."""
     static = like.shape
     if static.is_fully_defined():
@@ -177,7 +179,7 @@ def _tf_shape(like) -> Leaf:
     return sys.modules["tensorflow"].shape(like)
 
 
-def _jax_normal(seed, position, leaf, index, like) -> Leaf:
+def _jax_normal(seed, position, leaf, index, like) -> Array:
     """Draws with threefry, folding in the names one by one."""
     jax = sys.modules["jax"]
     key = jax.random.wrap_key_data(seed[:2], impl="threefry2x32")
@@ -188,7 +190,7 @@ def _jax_normal(seed, position, leaf, index, like) -> Leaf:
 
 
 @functools.cache
-def _jax_draw(shape: tuple[int, ...], wide: np.dtype) -> Callable[[Leaf], Leaf]:
+def _jax_draw(shape: tuple[int, ...], wide: np.dtype) -> Callable[[Array], Array]:
     """Returns the draw compiled as one piece: the same inside a trace and outside."""
     jax = sys.modules["jax"]
     count = math.prod(shape)
@@ -207,12 +209,12 @@ def _jax_draw(shape: tuple[int, ...], wide: np.dtype) -> Callable[[Leaf], Leaf]:
     return jax.jit(draw)
 
 
-def _wide(like: Leaf) -> np.dtype:
+def _wide(like: Array) -> np.dtype:
     """Returns the dtype to draw in: half precision is drawn in single and rounded."""
     return np.dtype(np.float64 if structure.dtype_of(like) == np.float64 else "f4")
 
 
-def zeros(like: Structure, backend: str) -> Structure:
+def zeros(like: Form, backend: str) -> Form:
     """Returns zeros in the form of `like`, whose leaves may be mere specs."""
 
     def one(leaf):
@@ -250,7 +252,7 @@ def combine(terms: list[tuple[float, Structure]]) -> Structure:
     return structure.map_leaves(one, *[part for _, part in terms])
 
 
-def _scalar_for(part: Leaf, weight: Any) -> Any:
+def _scalar_for(part: Array, weight: Scalar) -> Scalar:
     """Casts a coefficient to the dtype of the leaf that it multiplies."""
     if isinstance(weight, float) and math.isfinite(weight):
         return weight
@@ -258,7 +260,7 @@ def _scalar_for(part: Leaf, weight: Any) -> Any:
 
 
 def while_loop(
-    condition: Callable[..., Leaf],
+    condition: Callable[..., Scalar],
     body: Callable[..., tuple],
     carry: tuple,
     backend: str,
@@ -276,7 +278,7 @@ def while_loop(
     return carry
 
 
-def within(position: Leaf, limit: int | None, backend: str, what: str) -> Leaf:
+def within(position: Scalar, limit: int | None, backend: str, what: str) -> Array:
     """Returns `position`, refusing (as well as a graph can) to pass `limit`.
 
     numpy and eager TensorFlow raise at once, a TensorFlow graph when it runs. JAX
@@ -298,7 +300,7 @@ def within(position: Leaf, limit: int | None, backend: str, what: str) -> Leaf:
     return position
 
 
-def poison(noise: Structure, position: Leaf, limit: int | None) -> Structure:
+def poison(noise: Form, position: Scalar, limit: int | None) -> Form:
     """Replaces JAX noise beyond `limit` by NaN: a run that goes too far must fail."""
     if limit is None or structure.backend_of(position) != "jax":
         return noise

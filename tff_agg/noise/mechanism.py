@@ -10,16 +10,30 @@ how the noise adds up over rounds, not how private the run is.
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
 from tff_agg import structure
+from tff_agg.aliases import Array, Json, Scalar, Structure
 from tff_agg.noise import draws
+from tff_agg.structure import Form
 
-Structure = Any
-State = dict[str, Any]
 Draw = Callable[..., Structure]
+
+
+class State(TypedDict):
+    """What a mechanism carries from round to round.
+
+    Attributes:
+      buffers: Model-sized structures, where the mechanism needs some.
+      round: How many rounds it has made noise for.
+      seed: The secret that all draws depend on, as `draws.seed_in` returns it.
+    """
+
+    buffers: NotRequired[tuple]
+    round: Array
+    seed: Array
 
 
 class Stream(NamedTuple):
@@ -31,7 +45,7 @@ class Stream(NamedTuple):
     """
 
     start: Callable[[Structure, str], tuple]
-    step: Callable[[tuple, Any, Draw, Structure, str], tuple[tuple, Structure]]
+    step: Callable[[tuple, Scalar, Draw, Structure, str], tuple[tuple, Structure]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -65,14 +79,14 @@ class Mechanism:
     matrix: Callable[[int], np.ndarray]
     max_rounds: int | None = None
     buffers: int = 0
-    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parameters: Mapping[str, Json] = dataclasses.field(default_factory=dict)
     toeplitz: Callable[[int], np.ndarray] | None = None
     bands: int | None = None
     encoder: Callable[[int], np.ndarray] | None = None
     decoder: Callable[[int], np.ndarray] | None = None
     forest: Callable[[int], tuple] | None = None
 
-    def init(self, like: Structure, seed: Any) -> State:
+    def init(self, like: Structure, seed: draws.Seed) -> State:
         """Returns the state before the first round.
 
         Args:
@@ -84,7 +98,7 @@ class Mechanism:
           shapes and dtypes stay the same for ever.
         """
         backend = check_like(like)
-        state = {
+        state: State = {
             "round": draws.counter_in(backend, 0),
             "seed": draws.seed_in(backend, seed),
         }
@@ -93,7 +107,7 @@ class Mechanism:
             state = {"buffers": self.stream.start(like, backend), **state}
         return state
 
-    def next(self, state: State, like: Structure) -> tuple[State, Structure]:
+    def next(self, state: State, like: Form) -> tuple[State, Form]:
         """Returns the next state and this round's noise, a row of C⁻¹z.
 
         Pure and traceable: the round may be a tensor of a graph.
@@ -110,13 +124,13 @@ class Mechanism:
         position = draws.counter_in(backend, state["round"])
         position = draws.within(position, self.max_rounds, backend, self.name)
 
-        def draw(at: Any, index: Any = 0) -> Structure:
+        def draw(at: Scalar, index: Scalar = 0) -> Structure:
             return draws.normals(seed, at, like, backend, index)
 
         buffers = state.get("buffers", ())
         buffers, noise = self.stream.step(buffers, position, draw, like, backend)
         noise = draws.poison(noise, position, self.max_rounds)
-        after = {"round": draws.counter_in(backend, position + 1), "seed": seed}
+        after: State = {"round": draws.counter_in(backend, position + 1), "seed": seed}
         if self.buffers:
             after = {"buffers": buffers, **after}
         return after, noise

@@ -34,13 +34,13 @@ What remains (`python -m benchmarks.normals` computes the figures):
 
 import math
 import sys
-from typing import Any
+import types
 
 import numpy as np
+import numpy.typing as npt
 
 from tff_agg import structure
-
-Leaf = Any
+from tff_agg.aliases import Array, Scalar
 
 # The largest tangent of the second, fine turn.
 TURN = 2.0**-6
@@ -54,18 +54,18 @@ BLUR = 2.0**-14
 _LANES = 16
 
 
-def pairs_for(count: Leaf) -> Leaf:
+def pairs_for(count: Scalar) -> Array:
     """Returns how many pairs are made for `count` normals, a number or a tensor."""
     return (count + 2 * _LANES - 1) // (2 * _LANES) * _LANES
 
 
-def words_for(count: Leaf, dtype: np.dtype) -> Leaf:
+def words_for(count: Scalar, dtype: np.dtype) -> Array:
     """Returns how many words of 64 bits `from_words` wants for `count` normals."""
     pairs = pairs_for(count)
     return 2 * pairs + pairs // 2 if dtype == np.float64 else 2 * pairs
 
 
-def from_words(words: Leaf, count: Leaf, dtype: np.dtype, backend: str) -> Leaf:
+def from_words(words: Array, count: Scalar, dtype: np.dtype, backend: str) -> Array:
     """Turns random words into standard normals.
 
     Args:
@@ -94,8 +94,8 @@ def from_words(words: Leaf, count: Leaf, dtype: np.dtype, backend: str) -> Leaf:
 
 
 def _pairs_in_double(
-    radius: Leaf, turn: Leaf, angle: Leaf, backend: str
-) -> tuple[Leaf, Leaf]:
+    radius: Array, turn: Array, angle: Array, backend: str
+) -> tuple[Array, Array]:
     """Makes pairs in float64 of words: uint64, uint32 or uint64, and int32."""
     library = _library(backend)
     bits = 8 * structure.dtype_of(turn).itemsize
@@ -113,7 +113,7 @@ def _pairs_in_double(
     return length * (cosine - tangent * sine), length * (sine + tangent * cosine)
 
 
-def from_short_words(words: Leaf, count: int) -> Leaf:
+def from_short_words(words: Array, count: int) -> Array:
     """Turns random words into float32 normals of JAX, without 64-bit types.
 
     Args:
@@ -156,14 +156,14 @@ def from_short_words(words: Leaf, count: int) -> Leaf:
     return jnp.concatenate([first, second])[:count]
 
 
-def _library(backend: str) -> Any:
+def _library(backend: str) -> types.ModuleType:
     """Returns where a library keeps its elementary functions."""
     if backend == "tf":
         return sys.modules["tensorflow"].math
     return sys.modules["jax"].numpy if backend == "jax" else np
 
 
-def _bitcast(words: Leaf, dtype: Any, backend: str) -> Leaf:
+def _bitcast(words: Array, dtype: npt.DTypeLike, backend: str) -> Array:
     """Reads words of 64 bits as twice as many of 32 bits."""
     if backend == "tf":
         tf = sys.modules["tensorflow"]
@@ -174,7 +174,7 @@ def _bitcast(words: Leaf, dtype: Any, backend: str) -> Leaf:
     return words.view(dtype)
 
 
-def _concatenate(parts: list[Leaf], backend: str) -> Leaf:
+def _concatenate(parts: list[Array], backend: str) -> Array:
     if backend == "tf":
         return sys.modules["tensorflow"].concat(parts, 0)
     return _library(backend).concatenate(parts)

@@ -1,11 +1,10 @@
 """Restarting: a decorator that starts a mechanism afresh every so many rounds."""
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
 
 from tff_agg import structure
+from tff_agg.aliases import Scalar
 from tff_agg.noise.mechanism import Mechanism, Stream
 
 
@@ -47,7 +46,7 @@ def restart_every(mechanism: Mechanism, period: int) -> Mechanism:
         inside = position % period
         first = position - inside
 
-        def draw_inside(at: Any, index: Any = 0):
+        def draw_inside(at: Scalar, index: Scalar = 0):
             return draw(first + at, index)
 
         if mechanism.buffers:
@@ -69,8 +68,11 @@ def restart_every(mechanism: Mechanism, period: int) -> Mechanism:
         stream=Stream(start=mechanism.stream.start, step=step),
         matrix=block_diagonal(mechanism.matrix),
         buffers=mechanism.buffers,
-        parameters={"period": period, "inner": mechanism.name}
-        | {key: value for key, value in mechanism.parameters.items()},
+        parameters={
+            "period": period,
+            "inner": mechanism.name,
+            **mechanism.parameters,
+        },
         bands=mechanism.bands,
         encoder=block_diagonal(mechanism.encoder),
         decoder=block_diagonal(mechanism.decoder),

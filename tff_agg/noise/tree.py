@@ -5,16 +5,16 @@ first t rounds is read off at most log2(t) + 1 nodes. The mechanism returns the
 differences of those readings' noise, so that adding up rounds gives them back.
 """
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import scipy.linalg
 
 from tff_agg import structure
+from tff_agg.aliases import Json, Scalar, Structure
 from tff_agg.noise import draws, forest
 from tff_agg.noise.mechanism import Draw, Mechanism, Stream
 
-Structure = Any
 ESTIMATORS = ("plain", "honaker")
 
 
@@ -53,7 +53,7 @@ def tree(
     # A tree over a power of two is complete as it is.
     final = rounds if completion and rounds and rounds & (rounds - 1) else None
     if estimator == "plain":
-        return _plain(parameters, final)
+        return _plain(parameters, rounds, final)
     assert rounds is not None
     return _honaker(parameters, rounds, final)
 
@@ -66,7 +66,9 @@ def _low_bits(n: int) -> list[int]:
 # --- the plain estimator -----------------------------------------------------------
 
 
-def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
+def _plain(
+    parameters: Mapping[str, Json], rounds: int | None, final: int | None
+) -> Mechanism:
     """Builds the plain tree, whose node ending at round t is named by t alone."""
 
     def nodes(n: int) -> tuple[forest.Node, ...]:
@@ -83,7 +85,7 @@ def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
             row[first:end] = 1.0
         return c
 
-    def regular(position: Any, draw: Draw, backend: str) -> Structure:
+    def regular(position: Scalar, draw: Draw, backend: str) -> Structure:
         """Takes from z_t the nodes it swallows, which end at t − 1, t − 2, t − 4."""
         t = position + 1
 
@@ -97,7 +99,7 @@ def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
         one = draws.counter_in(backend, 1)
         return draws.while_loop(more, body, (one, draw(position)), backend)[1]
 
-    def last(position: Any, draw: Draw, backend: str) -> Structure:
+    def last(position: Scalar, draw: Draw, backend: str) -> Structure:
         """The node over everything minus all nodes of the prefix before it."""
         assert final is not None
         terms = [(1.0, draw(position))]
@@ -121,7 +123,7 @@ def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
         name="tree",
         stream=Stream(start=lambda like, backend: (), step=step),
         matrix=matrix,
-        max_rounds=parameters["rounds"],
+        max_rounds=rounds,
         parameters=parameters,
         forest=nodes,
     )
@@ -130,7 +132,7 @@ def _plain(parameters: dict[str, Any], final: int | None) -> Mechanism:
 # --- the Honaker estimator ---------------------------------------------------------
 
 
-def _select(predicate: Any, if_true: Structure, if_false: Structure) -> Structure:
+def _select(predicate: Scalar, if_true: Structure, if_false: Structure) -> Structure:
     """Returns one of two structures."""
     return structure.cond(predicate, lambda: if_true, lambda: if_false)
 
@@ -149,7 +151,9 @@ def _complete_variances(levels: int) -> list[float]:
     return variances
 
 
-def _honaker(parameters: dict[str, Any], rounds: int, final: int | None) -> Mechanism:
+def _honaker(
+    parameters: Mapping[str, Json], rounds: int, final: int | None
+) -> Mechanism:
     """Builds the tree whose nodes are averaged with their children, bottom up."""
     levels = (rounds - 1).bit_length()
     variances = _complete_variances(levels)

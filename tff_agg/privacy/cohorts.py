@@ -2,10 +2,10 @@
 
 import collections
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
+from tff_agg.aliases import Ids
 from tff_agg.privacy.participation import Participation, check_schema
 
 
@@ -13,7 +13,9 @@ class ParticipationError(ValueError):
     """A sampler breaks a participation schema."""
 
 
-def check_cohorts(schema: Participation, cohorts: Iterable[Any]) -> dict[Any, list]:
+def check_cohorts(
+    schema: Participation, cohorts: Iterable[Ids]
+) -> dict[int, list[int]]:
     """Refuses cohorts, given round by round, that break a schema.
 
     Args:
@@ -31,7 +33,7 @@ def check_cohorts(schema: Participation, cohorts: Iterable[Any]) -> dict[Any, li
       {1: [0], 2: [0], 3: [1]}
     """
     check_schema(schema)
-    rounds_of: dict[Any, list[int]] = collections.defaultdict(list)
+    rounds_of: dict[int, list[int]] = collections.defaultdict(list)
     for t, users in enumerate(cohorts):
         for user in np.asarray(users).tolist():
             rounds_of[user].append(t)

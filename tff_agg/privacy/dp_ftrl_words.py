@@ -1,7 +1,7 @@
 """What a privacy report says about a plan of DP-FTRL."""
 
 import math
-from typing import Any
+from typing import Protocol
 
 from tff_agg.privacy.plan_protocol import PrivacyPlan, ReportWords
 
@@ -37,7 +37,15 @@ NOT_COVERED = (
 )
 
 
-def report_words(plan: PrivacyPlan) -> ReportWords:
+class _Plan(PrivacyPlan, Protocol):
+    """A plan of DP-FTRL, as far as its report speaks of it."""
+
+    @property
+    def training_rho(self) -> float:
+        """ρ of training alone, without the releases before it."""
+
+
+def report_words(plan: _Plan) -> ReportWords:
     """Returns what the report says about a plan of DP-FTRL."""
     return ReportWords(
         statement=plan.no_guarantee or _statement(plan),
@@ -51,8 +59,8 @@ def report_words(plan: PrivacyPlan) -> ReportWords:
     )
 
 
-def _statement(plan: Any) -> str:
-    """Says the guarantee in a sentence or two."""
+def _statement(plan: _Plan) -> str:
+    """Returns the guarantee in a sentence or two."""
     if not plan.releases:
         return (
             f"The {plan.rounds} rounds together satisfy {plan.rho:.4g}-zCDP, and "

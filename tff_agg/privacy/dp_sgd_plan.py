@@ -10,6 +10,7 @@ import functools
 import math
 from typing import Any
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks, dp_sgd_words, guarantees, sampled_guarantees
 from tff_agg.privacy.dp_sgd_words import RHO_NOTE
 from tff_agg.privacy.plan_protocol import ReportWords
@@ -327,7 +328,7 @@ class DPSGDPlan:
         """What the privacy report says about this plan."""
         return dp_sgd_words.report_words(self)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the plan and its guarantee as JSON values; infinity is None."""
         by_renyi = self._epsilon(self._private_multiplier, self.steps, "rdp")
         return {

@@ -12,10 +12,10 @@ so that a mistake in one is found by the other.
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks
 from tff_agg.privacy.user_rounds import History
 
@@ -25,7 +25,7 @@ def _check_rounds(rounds: int) -> None:
 
 
 def _twice(rounds: Sequence[int]) -> str | None:
-    """Says which round occurs twice, if one does; `rounds` ascend."""
+    """Returns in words which round occurs twice, if one does; `rounds` ascend."""
     for i, j in itertools.pairwise(rounds):
         if i == j:
             return f"is in the cohort of round {i} twice"
@@ -33,7 +33,7 @@ def _twice(rounds: Sequence[int]) -> str | None:
 
 
 def _too_often(rounds: Sequence[int], most: int | None) -> str | None:
-    """Says that there are more rounds than `most`, if there are."""
+    """Returns in words that there are more rounds than `most`, if there are."""
     if most is None or len(rounds) <= most:
         return None
     return f"takes part {len(rounds)} times, allowed are {most}"
@@ -82,7 +82,7 @@ class AtMostOnce:
         return history.times == 0
 
     def violation(self, rounds: Sequence[int]) -> str | None:
-        """Says how one user's rounds break the schema; None if they keep it.
+        """Returns how one user's rounds break the schema; None if they keep it.
 
         Args:
           rounds: The user's rounds in ascending order.
@@ -94,10 +94,10 @@ class AtMostOnce:
         return None
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         return "each user takes part in at most one round"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         return {"schema": "at_most_once"}
 
@@ -179,7 +179,7 @@ class MinSeparation:
         )
 
     def violation(self, rounds: Sequence[int]) -> str | None:
-        """Says how one user's rounds break the schema; None if they keep it.
+        """Returns how one user's rounds break the schema; None if they keep it.
 
         Args:
           rounds: The user's rounds in ascending order.
@@ -195,7 +195,7 @@ class MinSeparation:
         return _too_often(rounds, self.max_participations)
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         often = (
             "as often as that allows"
             if self.max_participations is None
@@ -206,7 +206,7 @@ class MinSeparation:
             f"round numbers), {often}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         return {
             "schema": "min_separation",
@@ -284,7 +284,7 @@ class FixedEpochOrder:
         )
 
     def violation(self, rounds: Sequence[int]) -> str | None:
-        """Says how one user's rounds break the schema; None if they keep it.
+        """Returns how one user's rounds break the schema; None if they keep it.
 
         Args:
           rounds: The user's rounds in ascending order.
@@ -299,14 +299,14 @@ class FixedEpochOrder:
         return _too_often(rounds, self.epochs)
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         often = "" if self.epochs is None else f", at most {self.epochs} of them"
         return (
             f"every epoch of {self.epoch_length} rounds visits the users in the same "
             f"order, so a user's rounds are whole epochs apart{often}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         return {
             "schema": "fixed_epoch_order",
@@ -318,7 +318,7 @@ class FixedEpochOrder:
 Participation = AtMostOnce | MinSeparation | FixedEpochOrder
 
 
-def check_schema(schema: Any) -> Participation:
+def check_schema(schema: object) -> Participation:
     """Returns the schema; refuses what is none."""
     if not isinstance(schema, Participation):
         raise TypeError(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tff_agg.aliases import Ids, JsonObject
 from tff_agg.noise.mechanism import Mechanism
 from tff_agg.privacy import checks, cohorts, dp_ftrl_words, guarantees, tf_privacy
 from tff_agg.privacy import sensitivity as sensitivities
@@ -20,7 +21,7 @@ from tff_agg.privacy.participation import (
     check_schema,
     implies,
 )
-from tff_agg.privacy.plan_protocol import ReportWords
+from tff_agg.privacy.plan_protocol import CohortSampler, ReportWords, Sampler
 from tff_agg.privacy.releases import Release, delta_left, names_of
 
 ADJACENCY = (
@@ -316,7 +317,7 @@ class Plan:
         digit = 10.0 ** (math.floor(math.log10(rho)) - 2)
         return min(self.epsilon_of(math.ceil(rho / digit) * digit), self.epsilon)
 
-    def check_sampler(self, sampler: Any) -> None:
+    def check_sampler(self, sampler: Sampler) -> None:
         """Refuses a sampler that does not keep what this plan counts on.
 
         Args:
@@ -328,8 +329,9 @@ class Plan:
             the plan's, its run is shorter, its cohort size is not the plan's, or a
             cohort breaks the schema.
         """
-        needed = ("participation", "rounds", "cohort_size", "users")
-        if missing := [name for name in needed if not hasattr(sampler, name)]:
+        if not isinstance(sampler, CohortSampler):
+            needed = ("participation", "rounds", "cohort_size", "users")
+            missing = [name for name in needed if not hasattr(sampler, name)]
             raise ValueError(
                 f"the sampler {type(sampler).__name__} has no {', '.join(missing)}: "
                 "a plan accepts a sampler only after looking at all its cohorts, for "
@@ -352,7 +354,7 @@ class Plan:
             )
         self.check_cohorts(sampler.users(t) for t in range(self.rounds))
 
-    def check_cohorts(self, users: Iterable[Any]) -> None:
+    def check_cohorts(self, users: Iterable[Ids]) -> None:
         """Refuses cohorts, given round by round, that break the schema.
 
         Raises:
@@ -360,7 +362,7 @@ class Plan:
         """
         cohorts.check_cohorts(self.participation, users)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the plan and its guarantee as JSON values; infinity is None.
 
         Without a guarantee, because no noise is added or because its seed is known, all

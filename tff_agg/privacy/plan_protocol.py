@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from tff_agg.aliases import JsonObject
+from tff_agg.privacy.participation import Participation
 from tff_agg.privacy.releases import Release
 
 
@@ -36,10 +38,18 @@ class Describable(Protocol):
     """A promise about who takes part when."""
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the promise as JSON values."""
+
+
+class Shortage(Protocol):
+    """A round with too few users."""
+
+    @property
+    def round(self) -> int:
+        """Which round it is."""
 
 
 class Sampler(Protocol):
@@ -58,14 +68,34 @@ class Sampler(Protocol):
         """A checksum over how cohorts are drawn."""
 
     @property
-    def shortages(self) -> Sequence[Any]:
-        """The rounds with too few users, each with its `round`."""
+    def shortages(self) -> Sequence[Shortage]:
+        """The rounds with too few users."""
 
     def users(self, round: int, /) -> np.ndarray:
-        """Returns who takes part in a round."""
+        """Returns who takes part in the given round."""
 
     def describe(self) -> str:
-        """Says in words who takes part when."""
+        """Returns in words who takes part when."""
+
+
+@runtime_checkable
+class CohortSampler(Protocol):
+    """What a `Plan` has to see of a sampler before it accepts it."""
+
+    @property
+    def participation(self) -> Participation:
+        """The schema that all cohorts together keep."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are."""
+
+    @property
+    def cohort_size(self) -> int:
+        """How many users a cohort has."""
+
+    def users(self, round: int, /) -> np.ndarray:
+        """Returns the users of a round's cohort."""
 
 
 class PrivacyPlan(Protocol):
@@ -136,8 +166,8 @@ class PrivacyPlan(Protocol):
     def epsilon_so_far(self, rounds: int) -> float:
         """Returns an ε of so many rounds that is quick to compute, and not below."""
 
-    def check_sampler(self, sampler: Any) -> None:
+    def check_sampler(self, sampler: Sampler) -> None:
         """Refuses a sampler that does not keep what the plan counts on."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the plan and its guarantee as JSON values; infinity is None."""

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
+
+from tff_agg.aliases import Ids, JsonObject
 
 # How many standard deviations a sampler may be off. By chance alone fewer than one in
 # a billion is farther off.
@@ -33,17 +34,17 @@ class PoissonSampling:
             raise ValueError(f"probability must be in (0, 1], got {self.probability!r}")
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         return (
             f"each step takes each example with probability {self.probability:.6g}, "
             "independently of all others"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         return {"schema": "poisson_sampling", "probability": self.probability}
 
-    def check_batches(self, batches: Iterable[Any], population_size: int) -> None:
+    def check_batches(self, batches: Iterable[Ids], population_size: int) -> None:
         """Refuses batches, given step by step, that Poisson sampling does not draw.
 
         Looks at how much the sizes of the batches vary and how often each example is
@@ -95,14 +96,14 @@ class ShiftingPoissonSampling:
         return max(max(steps) for steps in self.probabilities)
 
     def describe(self) -> str:
-        """Says the promise in words."""
+        """Returns the promise in words."""
         return (
             "each step takes each example independently of all others, with a "
             "probability that follows from the step and the example's group and is at "
             f"most {self.probability:.6g}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
         means = [float(np.mean(steps)) for steps in self.probabilities]
         return {
@@ -111,7 +112,11 @@ class ShiftingPoissonSampling:
             "mean_probability_by_group": means,
         }
 
-    def check_batches(self, batches: Iterable[Any], groups: Sequence[Any]) -> None:
+    def check_batches(
+        self,
+        batches: Iterable[Ids],
+        groups: Sequence[np.ndarray],
+    ) -> None:
         """Refuses batches that such sampling does not draw: see `PoissonSampling`.
 
         Args:
@@ -133,7 +138,7 @@ class ShiftingPoissonSampling:
 
 
 def _check_batches(
-    batches: Iterable[Any],
+    batches: Iterable[Ids],
     groups: list[np.ndarray],
     probabilities: Callable[[int], Sequence[float]],
 ) -> None:
@@ -203,7 +208,11 @@ def _check_mean(taken: int, p: np.ndarray, sizes: Sequence[int]) -> None:
 
 
 def _check_spread(
-    what: str, counts: np.ndarray, mean: Any, variance: Any, fourth: Any
+    what: str,
+    counts: np.ndarray,
+    mean: float | np.ndarray,
+    variance: float | np.ndarray,
+    fourth: float | np.ndarray,
 ) -> None:
     """Refuses counts that vary less than sums of independent draws."""
     # The normalised squared distances have mean 1 and this variance.

@@ -217,7 +217,7 @@ class PrivacyRecipe:
             )
 
     def without_effect(self, given: Collection[str]) -> list[str]:
-        """Says which of the given fields change nothing; a text for each."""
+        """Returns which of the given fields change nothing; a text for each."""
         found = fields.without_effect(self, given)
         if "bands" in given and not found and self.bands > (n := self.stretch.rounds):
             found.append(f"bands={self.bands}: there are only {n} rounds to correlate")

@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_agg.aliases import JsonObject
+
 
 @dataclasses.dataclass(frozen=True)
 class Release:
@@ -38,7 +40,7 @@ class Release:
         if not isinstance(self.delta, int | float) or not 0 <= self.delta < 1:
             raise ValueError(f"delta must be at least 0 and below 1: {self.delta!r}")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the release as JSON values."""
         return dataclasses.asdict(self)
 

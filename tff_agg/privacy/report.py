@@ -17,6 +17,7 @@ from typing import Any
 import filelock
 
 from tff_agg import files
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.privacy.plan_protocol import PrivacyPlan
 from tff_agg.privacy.searches import SearchCost, shared_users_in_words
 
@@ -42,9 +43,9 @@ def report(
     extra_assumptions: Sequence[str] = (),
     also_not_covered: Sequence[str] = (),
     shared_users: Mapping[str, int] | None = None,
-    run: Mapping[str, Any] | None = None,
-    searches: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    run: Mapping[str, Json] | None = None,
+    searches: Mapping[str, Json] | None = None,
+) -> JsonObject:
     """Returns the report of a run as JSON values.
 
     Args:
@@ -138,11 +139,11 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines += [f"- {key}: {value}" for key, value in content["run"].items()]
     lines += ["", "## Guarantee", "", guarantee["statement"], ""]
     figures = [
-        ("ρ (zCDP)", _say(guarantee["rho"]), _say(guarantee["rho_so_far"])),
+        ("ρ (zCDP)", _figure(guarantee["rho"]), _figure(guarantee["rho_so_far"])),
         (
             f"ε at δ = {guarantee['delta']:g}",
-            _say(guarantee["epsilon"]),
-            _say(guarantee["epsilon_so_far"]),
+            _figure(guarantee["epsilon"]),
+            _figure(guarantee["epsilon_so_far"]),
         ),
     ]
     planned, done = guarantee["rounds_planned"], guarantee["rounds_done"]
@@ -158,21 +159,21 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines += ["", guarantee.get("so_far", SO_FAR)]
     lines += ["", "ε of the whole plan by conversion:", ""]
     conversions = content["accounting"]["epsilon_by_conversion"].items()
-    lines += _table(("conversion", "ε"), [(k, _say(v)) for k, v in conversions])
+    lines += _table(("conversion", "ε"), [(k, _figure(v)) for k, v in conversions])
     lines += ["", "## What is protected", ""]
     for key in ("setting", "unit", "adjacency", "released"):
         lines.append(f"- {key.capitalize()}: {content[key]}.")
     lines += ["", "## Mechanism and parameters", ""]
     names = ("mechanism", "rounds", "clip_norm", "cohort_size", "noise_multiplier")
-    rows = [(name.replace("_", " "), _say(plan[name])) for name in names]
+    rows = [(name.replace("_", " "), _figure(plan[name])) for name in names]
     kind = "exact" if plan["sensitivity_is_exact"] else "upper bound"
     rows += [
-        (f"sensitivity ({kind})", _say(plan["sensitivity"])),
-        ("noise stddev on the sum", _say(plan["noise_stddev"])),
+        (f"sensitivity ({kind})", _figure(plan["sensitivity"])),
+        ("noise stddev on the sum", _figure(plan["noise_stddev"])),
     ]
     for name, title in _OF_SOME_PLANS.items():
         if name in plan:
-            rows.append((title, _say(plan[name])))
+            rows.append((title, _figure(plan[name])))
     lines += _table(("parameter", "value"), rows)
     lines += ["", f"Accounting: {content['accounting']['method']}."]
     lines += ["", "## Releases before training", "", *_releases(content)]
@@ -193,8 +194,8 @@ def markdown(content: Mapping[str, Any]) -> str:
 def _releases(content: Mapping[str, Any]) -> list[str]:
     """Returns the lines on what was released before training."""
     found = [
-        f"- {release['name']}: ρ = {_say(release['rho'])}, δ = {release['delta']:g}; "
-        f"{release['method']}. Counted in the figures above."
+        f"- {release['name']}: ρ = {_figure(release['rho'])}, "
+        f"δ = {release['delta']:g}; {release['method']}. Counted in the figures above."
         for release in content.get("releases", [])
     ]
     return found or ["None is counted in the figures above."]
@@ -203,7 +204,7 @@ def _releases(content: Mapping[str, Any]) -> list[str]:
 def _audit(found: Mapping[str, Any]) -> list[str]:
     """Returns the lines on what an audit of the run has found."""
     names = ("threat", "claimed", "estimate", "lower_bound")
-    rows = [tuple(_say(row[name]) for name in names) for row in found["findings"]]
+    rows = [tuple(_figure(row[name]) for name in names) for row in found["findings"]]
     refuted = any(row["refutes_claim"] for row in found["findings"])
     verdict = "The claim is REFUTED." if refuted else "The claim is not refuted."
     head = ("released", "claimed ε", "estimate", "lower bound")
@@ -222,7 +223,7 @@ def _tuning(searches: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _say(value: Any) -> str:
+def _figure(value: Json) -> str:
     """Formats a figure; None stands for no bound."""
     if value is None:
         return "none"
@@ -270,7 +271,7 @@ def add_search(folder: str | os.PathLike, name: str, cost: SearchCost) -> None:
         _write(target, content | {"tuning": searches})
 
 
-def searches_of(folder: str | os.PathLike) -> dict[str, Any]:
+def searches_of(folder: str | os.PathLike) -> JsonObject:
     """Returns the searches that a folder's report names; none without a report."""
     path = pathlib.Path(folder) / "privacy_report.json"
     if not path.exists():
@@ -278,7 +279,7 @@ def searches_of(folder: str | os.PathLike) -> dict[str, Any]:
     return json.loads(path.read_text("utf-8")).get("tuning", {})
 
 
-def add_audit(folder: str | os.PathLike, found: Mapping[str, Any]) -> None:
+def add_audit(folder: str | os.PathLike, found: Mapping[str, Json]) -> None:
     """Adds to a run's report what an audit of it has found, in place of an earlier one.
 
     Args:

@@ -8,13 +8,13 @@ one as well: their ρ add up, and ε follows from the sum by the plan's own conv
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks, guarantees
 
 
 def shared_users_in_words(shared: Mapping[str, int] | None) -> str:
-    """Says whose data scores are computed on, and what follows for the guarantee.
+    """Returns whose data scores are computed on, and what follows for the guarantee.
 
     Args:
       shared: For each set of data that models are scored on, how many of its users are
@@ -75,7 +75,7 @@ class SearchCost:
     epsilon_total: float
     paragraph: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the figures as JSON values; None stands for infinity."""
         fields = dataclasses.asdict(self)
         return {k: None if v == math.inf else v for k, v in fields.items()}
@@ -89,7 +89,7 @@ def training_search(
     delta_of_releases: float = 0.0,
     shared_users: Mapping[str, int] | None = None,
 ) -> SearchCost:
-    """Says how a choice among several training runs weakens the guarantee.
+    """Returns how a choice among several training runs weakens the guarantee.
 
     Args:
       rho: The ρ of zCDP of one run, releases before it included (infinity for a run
@@ -142,7 +142,7 @@ def inference_search(
     delta_of_releases: float = 0.0,
     shared_users: Mapping[str, int] | None = None,
 ) -> SearchCost:
-    """Says what comparing ways to aggregate the checkpoints of finished runs means.
+    """Returns what comparing ways to aggregate the checkpoints of finished runs means.
 
     Args:
       rhos: The ρ of each run whose checkpoints were read, releases before it included.
@@ -196,7 +196,7 @@ def inference_search(
 
 
 def _free(shared: Mapping[str, int] | None) -> str:
-    """Says what comparing costs training users: nothing only if none is scored on."""
+    """Returns what comparing costs training users: nothing if none is scored on."""
     if shared is not None and not any(shared.values()):
         return " and costs the users of the training data no privacy"
     return ", and costs no privacy to users on whose data nothing is scored"

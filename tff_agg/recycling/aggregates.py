@@ -66,7 +66,9 @@ class Aggregate(NamedTuple):
             return averaging.pda(value)
         return averaging.last()
 
-    def compute(self, load: inference.Load, members: Sequence[int]) -> Any:
+    def compute(
+        self, load: inference.Load[inference.Model], members: Sequence[int]
+    ) -> inference.Model:
         """Returns the aggregate over checkpoints, up to the newest.
 
         Args:

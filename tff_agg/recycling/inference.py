@@ -11,14 +11,23 @@ scores. "The last k checkpoints" are the last k that the store has.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from tff_agg import averaging, structure
+from tff_agg.aliases import Structure
 from tff_agg.recycling.metrics import OutputJudge, Values
-from tff_agg.recycling.outputs import OutputScores, Predictions, aggregate_outputs
+from tff_agg.recycling.outputs import (
+    Examples,
+    Load,
+    Model,
+    OutputScores,
+    Predict,
+    Predictions,
+    aggregate_outputs,
+)
 
 __all__ = [
     "Grid",
@@ -32,8 +41,7 @@ __all__ = [
     "tail_means",
 ]
 
-Weights = Any
-Load = Callable[[int], Weights]
+Key = TypeVar("Key", bound=Hashable)
 Progress = Callable[[str, int, int], None]
 
 
@@ -108,8 +116,8 @@ class Grid:
         """Returns what is folded over all checkpoints, by (method, parameter)."""
         found: dict[tuple[str, float | int | None], averaging.Averager] = {}
         for beta in self.ema:
-            keywords: dict[str, Any] = {self.ema_convention: beta}
-            found["EMA_inf", beta] = averaging.ema(**keywords, warm_up=self.ema_warm_up)
+            weight = {self.ema_convention: beta}
+            found["EMA_inf", beta] = averaging.ema(**weight, warm_up=self.ema_warm_up)
         if self.baseline:
             found["EMA_baseline", None] = ema_baseline()
         for gamma in self.pda:
@@ -130,10 +138,10 @@ def ema_baseline() -> averaging.Averager:
 
 
 def fold_averagers(
-    averagers: Mapping[Any, averaging.Averager],
-    checkpoints: Iterable[tuple[int, Weights]],
+    averagers: Mapping[Key, averaging.Averager],
+    checkpoints: Iterable[tuple[int, Model]],
     rounds: Iterable[int],
-) -> Iterator[tuple[int, Any, Weights]]:
+) -> Iterator[tuple[int, Key, Model]]:
     """Runs several averagers over the checkpoints together, in one pass.
 
     Args:
@@ -152,7 +160,7 @@ def fold_averagers(
       [(1, 'mean', 0.5), (3, 'mean', 1.5)]
     """
     wanted = set(rounds)
-    states: dict[Any, Any] = {}
+    states: dict[Key, Structure] = {}
     for number, theta in checkpoints:
         for key, averager in averagers.items():
             if key not in states:
@@ -168,8 +176,8 @@ def fold_averagers(
 
 
 def tail_means(
-    load: Load, members: Sequence[int], end: int, ks: Iterable[int]
-) -> Iterator[tuple[int, Weights]]:
+    load: Load[Model], members: Sequence[int], end: int, ks: Iterable[int]
+) -> Iterator[tuple[int, Model]]:
     """Yields UTA's mean of the last k checkpoints up to a round, for every k at once.
 
     Goes backwards from `end` with one running sum in double precision, so that memory
@@ -209,7 +217,7 @@ def tail_means(
 def window_warnings(
     members: Sequence[int], rounds: Iterable[int], ks: Iterable[int]
 ) -> list[str]:
-    """Says where "the last k checkpoints" are not the checkpoints of k rounds.
+    """Returns warnings where the last k checkpoints are not those of k rounds.
 
     Args:
       members: The rounds that have a checkpoint, in order.
@@ -248,15 +256,15 @@ def position_of(members: Sequence[int], round_number: int) -> int:
 
 
 def score_grid(
-    load: Load,
+    load: Load[Model],
     members: Sequence[int],
     rounds: Sequence[int],
     grid: Grid,
     *,
-    score: Callable[[Weights], Values],
+    score: Callable[[Model], Values],
     judge: OutputJudge | None = None,
-    predict: Callable[[Weights, Any], Predictions] | None = None,
-    examples: Any = (),
+    predict: Predict[Model] | None = None,
+    examples: Examples = (),
     classes: int = 0,
     positions_per_example: int = 1,
     memory_budget: int = 1 << 30,
@@ -290,7 +298,7 @@ def score_grid(
     total = len(rounds) * (1 + len(grid.uta) + len(folded))
     done = 0
 
-    def run(method: str, parameter: Any, number: int, weights: Weights) -> None:
+    def run(method: str, parameter: float | None, number: int, weights: Model) -> None:
         nonlocal done
         scores.append(Score(method, parameter, number, score(weights)))
         done += 1

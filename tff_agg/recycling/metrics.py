@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Metric(NamedTuple):
         return f"{self.scale * value:.{digits}f}"
 
     def better(self, value: float, other: float) -> bool:
-        """Says whether `value` beats `other`; NaN beats nothing and loses to all."""
+        """Returns whether `value` beats `other`; NaN beats nothing and loses to all."""
         if math.isnan(value) or math.isnan(other):
             return math.isnan(other) and not math.isnan(value)
         return value > other if self.higher_is_better else value < other
@@ -56,7 +56,11 @@ class Metric(NamedTuple):
 ACCURACY = Metric("accuracy", is_share=True)
 
 
-class OutputJudge(NamedTuple):
+#: What a judge makes of one portion.
+Part = TypeVar("Part")
+
+
+class OutputJudge(NamedTuple, Generic[Part]):
     """How the combined outputs of several checkpoints are judged.
 
     A sample may be too large to hold all outputs at once. It is judged in portions,
@@ -70,12 +74,12 @@ class OutputJudge(NamedTuple):
       values: Turns the results of all portions into values by name.
     """
 
-    of_scores: Callable[[np.ndarray, int, np.ndarray], Any]
-    of_labels: Callable[[np.ndarray, np.ndarray], Any] | None
-    values: Callable[[Sequence[Any]], dict[str, float]]
+    of_scores: Callable[[np.ndarray, int, np.ndarray], Part]
+    of_labels: Callable[[np.ndarray, np.ndarray], Part] | None
+    values: Callable[[Sequence[Part]], dict[str, float]]
 
 
-def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge:
+def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge[tuple[int, int]]:
     """Returns the judge that counts right labels.
 
     Example:
@@ -88,7 +92,9 @@ def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge:
     def of_labels(labels: np.ndarray, targets: np.ndarray) -> tuple[int, int]:
         return int(np.count_nonzero(labels == targets)), len(targets)
 
-    def of_scores(total: np.ndarray, count: int, targets: np.ndarray) -> Any:
+    def of_scores(
+        total: np.ndarray, count: int, targets: np.ndarray
+    ) -> tuple[int, int]:
         return of_labels(total.argmax(axis=1), targets)
 
     def values(parts: Iterable[tuple[int, int]]) -> dict[str, float]:

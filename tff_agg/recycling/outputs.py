@@ -10,7 +10,7 @@ aside and subtracted. To make that exact, the scores are first rounded to multip
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -57,6 +57,24 @@ class OutputScores:
     portions: int
 
 
+class Examples(Protocol):
+    """Examples that can be counted, and sliced along their first axis."""
+
+    def __len__(self) -> int:
+        """Returns how many there are."""
+
+    def __getitem__(self, part: slice, /) -> object:
+        """Returns some of them, as `predict` takes them."""
+
+
+#: A model's weights, in whatever form they were stored.
+Model = TypeVar("Model")
+#: Returns a round's weights.
+Load = Callable[[int], Model]
+#: `predict(weights, examples)`; which kind of examples is between a task and its data.
+Predict = Callable[[Model, Any], Predictions]
+
+
 class _Window(NamedTuple):
     """A round whose last k checkpoints are wanted: positions among the members."""
 
@@ -66,12 +84,12 @@ class _Window(NamedTuple):
 
 
 def aggregate_outputs(
-    load: Callable[[int], Any],
+    load: Load[Model],
     members: Sequence[int],
     rounds: Iterable[int],
     ks: Iterable[int],
-    predict: Callable[[Any, Any], Predictions],
-    examples: Any,
+    predict: Predict[Model],
+    examples: Examples,
     *,
     classes: int,
     judge: OutputJudge | None = None,
@@ -111,7 +129,7 @@ def aggregate_outputs(
           np.load, [1, 2, 3], [3], [1, 3], predict, np.arange(100), classes=10)
       scores.values['OPA', 3, 1]['accuracy']
     """
-    judge = judge or accuracy_judge()
+    judging: OutputJudge = judge or accuracy_judge()
     ks = sorted(set(ks))
     if not ks or ks[0] < 1:
         raise ValueError(f"ks={ks} must be whole numbers from 1.")
@@ -126,7 +144,7 @@ def aggregate_outputs(
         _most_snapshots(windows, plan),
     )
     portions = [slice(i, i + size) for i in range(0, len(examples), size)]
-    parts: dict[tuple[str, int, int], list[Any]] = {}
+    parts: dict[tuple[str, int, int], list[object]] = {}
     labels: dict[tuple[str, int, int], list[np.ndarray]] = {}
     all_targets, total, passes = [], 0, 0
 
@@ -145,7 +163,7 @@ def aggregate_outputs(
             return _checked(found, members[i])
 
         targets = None
-        for key, outputs in _one_portion(run, windows, plan, ks, judge):
+        for key, outputs in _one_portion(run, windows, plan, ks, judging):
             targets = outputs.targets
             parts.setdefault(key, []).append(outputs.judged)
             if keep_labels:
@@ -154,7 +172,7 @@ def aggregate_outputs(
         total += len(targets)
         if keep_labels:
             all_targets.append(targets)
-    values = {key: judge.values(found) for key, found in parts.items()}
+    values = {key: judging.values(found) for key, found in parts.items()}
     kept = {key: np.concatenate(found) for key, found in labels.items()}
     joined = np.concatenate(all_targets) if all_targets else None
     return OutputScores(values, total, kept, joined, passes, len(portions))
@@ -256,7 +274,7 @@ def _most_snapshots(windows: list[_Window], plan: list[int]) -> int:
 class _Combined(NamedTuple):
     """One portion's combined outputs: what the judge said, the labels, the targets."""
 
-    judged: Any
+    judged: object
     labels: np.ndarray
     targets: np.ndarray
 
@@ -270,9 +288,7 @@ def _one_portion(
 ) -> Iterator[tuple[tuple[str, int, int], _Combined]]:
     """Runs all members over one portion; yields what was combined, by key."""
     by_newest = {window.newest: window for window in windows}
-    sums: Any = None
-    buffer: Any = None
-    targets: Any = None
+    targets: np.ndarray | None = None
     labels: dict[int, np.ndarray] = {}
     before: dict[_Window, np.ndarray | None] = {}
     for i in plan:
@@ -301,7 +317,7 @@ def _one_portion(
                     yield ("OPA", window.round, k), _Combined(judged, best, targets)
             if i == window.oldest:
                 del before[window]
-    if judge.of_labels is None:
+    if judge.of_labels is None or targets is None:
         return
     for window in windows:
         newest_first = [labels[i] for i in range(window.newest, window.oldest - 1, -1)]
@@ -327,15 +343,17 @@ def _checked(found: Predictions, number: int) -> Predictions:
     return Predictions(scores, found.targets)
 
 
-def _cached(load, numbers, budget: int):
-    """Keeps the checkpoints in memory if all of them fit; says how many bytes."""
+def _cached(
+    load: Load[Model], numbers: Sequence[int], budget: int
+) -> tuple[Load[Model], int]:
+    """Keeps the checkpoints in memory if all fit; returns their bytes as well."""
     weights = load(numbers[0])
     size = sum(np.asarray(leaf).nbytes for leaf in structure.leaves(weights))
     if size * len(numbers) > budget:
         return load, 0
     kept = {numbers[0]: weights}
 
-    def keeping(number: int) -> Any:
+    def keeping(number: int) -> Model:
         if number not in kept:
             kept[number] = load(number)
         return kept[number]

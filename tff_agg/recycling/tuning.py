@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg import files
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.checkpoints import blobs
 from tff_agg.recycling.metrics import ACCURACY, Metric, Values
 from tff_agg.runtime import jobs
@@ -112,7 +113,7 @@ class Journal:
     """
 
     def __init__(
-        self, path: str | os.PathLike, settings: Mapping[str, Any] | None = None
+        self, path: str | os.PathLike, settings: Mapping[str, Json] | None = None
     ):
         """Opens a journal.
 
@@ -143,7 +144,7 @@ class Journal:
                 "Choose another folder, or the same settings."
             )
 
-    def record(self, line: Mapping[str, Any]) -> None:
+    def record(self, line: Mapping[str, Json]) -> None:
         """Adds a line; the file holds either all lines or those before."""
         self._lines.append(dict(line))
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -343,7 +344,11 @@ def _looks(method: str, journal: Journal) -> int:
 
 
 def _record(journal: Journal, kind: str, candidate: Candidate, value, **more):
-    line = {"kind": kind, "candidate": list(candidate), "value": float(value)}
+    line: JsonObject = {
+        "kind": kind,
+        "candidate": list(candidate),
+        "value": float(value),
+    }
     journal.record({**line, **more})
 
 

@@ -16,7 +16,7 @@ separation) they are nearly independent. Both estimators are here, for any predi
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -216,10 +216,15 @@ def interval_factor(count: int, level: float = 0.95, of: str = "mean") -> float:
     return float(2 * quantile * math.sqrt(spread[of]))
 
 
+Model = TypeVar("Model")
+Chunk = TypeVar("Chunk")
+Run = TypeVar("Run")
+
+
 def interval_widths(
-    models: Sequence[Any],
-    predict: Callable[[Any, Any], np.ndarray],
-    chunks: Iterable[Any],
+    models: Sequence[Model],
+    predict: Callable[[Model, Chunk], np.ndarray],
+    chunks: Iterable[Chunk],
     sizes: Iterable[int],
     *,
     level: float = 0.95,
@@ -259,12 +264,11 @@ def interval_widths(
     examples = 0
     for chunk in chunks:
         # Welford's recurrence: equal scores give a variance of exactly zero.
-        mean: Any = None
-        spread: Any = None
+        mean = spread = np.zeros((0, 0))
         for count, model in enumerate(models[: sizes[-1]], 1):
             # A copy of our own: the recurrence works in place.
             scores = np.array(predict(model, chunk), np.float64)
-            if mean is None:
+            if count == 1:
                 mean, spread = scores, np.zeros_like(scores)
             else:
                 delta = scores - mean
@@ -279,7 +283,7 @@ def interval_widths(
                 totals[sizes.index(count)] += width
             if on_progress is not None:
                 on_progress(1)
-        examples += 0 if mean is None else len(mean)
+        examples += len(mean)
     if not examples:
         raise ValueError("chunks held no examples.")
     return Widths(sizes, totals / examples, examples)
@@ -305,10 +309,10 @@ class Comparison(NamedTuple):
 
 
 def compare_estimators(
-    runs: Sequence[Any],
-    final: Callable[[Any], Any],
-    tail: Callable[[Any, int], Sequence[Any]],
-    widths: Callable[[Sequence[Any]], Widths],
+    runs: Sequence[Run],
+    final: Callable[[Run], Model],
+    tail: Callable[[Run, int], Sequence[Model]],
+    widths: Callable[[Sequence[Model]], Widths],
     *,
     repeats: int = 5,
     seed: int = 0,

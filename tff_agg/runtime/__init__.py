@@ -8,7 +8,7 @@ Example:
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tff_agg.runtime.balancing import balancing_lanes
 from tff_agg.runtime.errors import (
@@ -22,6 +22,9 @@ from tff_agg.runtime.lane_data import LaneData
 from tff_agg.runtime.memory import keep_memory
 from tff_agg.runtime.tensorflow_setup import set_up_tensorflow
 from tff_agg.runtime.threads import configure_threads
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
 __all__ = [
     "RUNTIMES",
@@ -41,33 +44,33 @@ __all__ = [
 ]
 
 
-def _local(**options: Any) -> Any:
+def _local(**options: Any) -> "tff.framework.SyncContext":
     from tff_agg.runtime.local import LocalContext
 
     return LocalContext(**options)
 
 
-def _worker(**options: Any) -> Any:
+def _worker(**options: Any) -> "tff.framework.SyncContext":
     from tff_agg.runtime.worker import create_worker_context
 
     return create_worker_context(**options)
 
 
-def _ray(**options: Any) -> Any:
+def _ray(**options: Any) -> "tff.framework.SyncContext":
     from tff_agg.runtime.cluster import RayContext
 
     return RayContext(**options)
 
 
 #: What makes a TFF context, by the name given to `use` and `running_on`.
-RUNTIMES: dict[str, Callable[..., Any]] = {
+RUNTIMES: dict[str, Callable[..., "tff.framework.SyncContext"]] = {
     "local": _local,
     "ray": _ray,
     "worker": _worker,
 }
 
 
-def create(name: str, **options: Any) -> Any:
+def create(name: str, **options: Any) -> "tff.framework.SyncContext":
     """Makes the TFF context of the runtime `name` without setting it.
 
     Args:
@@ -95,7 +98,7 @@ def create(name: str, **options: Any) -> Any:
         ) from None
 
 
-def use(name: str, **options: Any) -> Any:
+def use(name: str, **options: Any) -> "tff.framework.SyncContext":
     """Runs all TFF computations of this thread on the runtime `name` from now on.
 
     Args:
@@ -118,7 +121,7 @@ def use(name: str, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
-def running_on(name: str, **options: Any) -> Iterator[Any]:
+def running_on(name: str, **options: Any) -> Iterator["tff.framework.SyncContext"]:
     """Runs TFF computations inside the block on the runtime `name`.
 
     Args:

@@ -11,13 +11,14 @@ import itertools
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_agg.runtime import balancing, errors, lane_facts, transport
 from tff_agg.runtime.lane_actor import LaneActor, LaneSettings, LaneSum, SharedData
-from tff_agg.runtime.lane_data import LaneData
+from tff_agg.runtime.lane_data import LaneData, Source
 from tff_agg.runtime.lane_work import (
     ClientForm,
     LaneFailure,
@@ -28,6 +29,10 @@ from tff_agg.runtime.lane_work import (
 from tff_agg.runtime.lanes import ClientRun, Lane, assign, usable_cores
 from tff_agg.runtime.mapreduce import MapReduceContext
 from tff_agg.runtime.ray_session import RaySession
+from tff_agg.runtime.values import Value
+
+if TYPE_CHECKING:
+    import ray
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +40,12 @@ _log = logging.getLogger(__name__)
 # while Ray finds out that a machine is gone.
 _RESTARTS = 20
 _LONGEST_REASON = 600
+
+
+#: What lanes read clients' data from: by identity, the source and its reference.
+_Sources: TypeAlias = dict[int, tuple[Source, "ray.ObjectRef"]]
+#: A client's data on their way.
+_Packed = list[transport.Packed] | SharedData
 
 
 class Traffic(NamedTuple):
@@ -120,7 +131,7 @@ class RayContext(MapReduceContext):
         """Ends the lanes, and the Ray that was started here."""
         self._crew.close()
 
-    def _lanes_for(self, form: Any) -> "_RayLanes":
+    def _lanes_for(self, form: tff.backends.mapreduce.MapReduceForm) -> "_RayLanes":
         return _RayLanes(ClientForm.of(form), self._crew, self)
 
 
@@ -182,7 +193,7 @@ class _Crew:
             for i, (device, processor, _) in enumerate(self.places())
         )
 
-    def get(self, lane: int, reference: Any) -> Any:
+    def get(self, lane: int, reference: "ray.ObjectRef") -> Any:
         """Returns what a lane has answered."""
         import ray
 
@@ -199,8 +210,8 @@ class _Crew:
             )
         raise errors.server_error("work", reason)
 
-    def tell(self, method: str, *arguments: Any) -> None:
-        """Tells all lanes something, without waiting."""
+    def tell(self, method: str, *arguments: object) -> None:
+        """Calls a method of all lanes, without waiting."""
         for actor in self.actors:
             getattr(actor, method).remote(*arguments)
 
@@ -232,17 +243,17 @@ class _RayLanes:
         self.sums = SecureSums(form)
         self.data_type = form.work.type_signature.parameter[0]
         self._program = ray.put(form.to_protos())
-        self._sources: dict[int, tuple[Any, Any]] = {}
+        self._sources: _Sources = {}
         weakref.finalize(self, crew.forget, self._program.hex())
 
-    def ingest(self, clients: Sequence[Any]) -> list[Any]:
+    def ingest(self, clients: Sequence[Value]) -> list[_Packed]:
         """Turns clients' data into what can be sent."""
         known, self._sources = self._sources, {}
         return [self._packed(i, client, known) for i, client in enumerate(clients)]
 
     def work(
-        self, clients: Sequence[Any], broadcast: Sequence[Any]
-    ) -> Iterator[list[Any]]:
+        self, clients: Sequence[_Packed], broadcast: Sequence[tf.Tensor]
+    ) -> Iterator[list[tf.Tensor]]:
         """Yields the sums of the lanes that had clients, in the order of lanes."""
         import ray
 
@@ -260,7 +271,7 @@ class _RayLanes:
             call = actors[lane].fold.remote(ticket, [self._program], sent, mine)
             pending[call] = lane
         failures: list[LaneFailure] = []
-        sums: dict[int, list[Any]] = {}
+        sums: dict[int, list[tf.Tensor]] = {}
         try:
             while pending:
                 (done,), _ = ray.wait(list(pending))
@@ -284,7 +295,7 @@ class _RayLanes:
         if (context := self._context()) is not None:
             context.traffic = traffic
 
-    def _packed(self, position: int, client: Any, known: dict[int, Any]) -> Any:
+    def _packed(self, position: int, client: Value, known: _Sources) -> _Packed:
         if isinstance(client, LaneData):
             return SharedData([self._reference(client.source, known)], client.key)
         leaves = ingested(position, client, self.data_type, self._crew.show_data)
@@ -293,10 +304,13 @@ class _RayLanes:
         except tf.errors.OpError as error:
             kind = type(error).__name__
         # A dataset that is read here, and fails.
-        details = {"stage": "data", "reason": f"its dataset failed with {kind}"}
+        details: errors.FailureDetails = {
+            "stage": "data",
+            "reason": f"its dataset failed with {kind}",
+        }
         raise LaneFailure(position, details)
 
-    def _reference(self, source: Any, known: dict[int, Any]) -> Any:
+    def _reference(self, source: Source, known: _Sources) -> "ray.ObjectRef":
         """Puts a source into the object store, unless the last round used it."""
         import ray
 

@@ -7,7 +7,6 @@ one of the threads that the lanes' operations need. Clients already run side by 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -18,7 +17,9 @@ from tff_agg.runtime import graphs
 _HOST = "/device:CPU:0"
 
 
-def without_threads(tensors: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+def without_threads(
+    tensors: Sequence[tf.Tensor], types: Sequence[tff.Type]
+) -> list[tf.Tensor]:
     """Gives the datasets among `tensors` these options; to be called in a graph.
 
     What a dataset does by its own definition, such as a parallel map, it still does,
@@ -34,7 +35,7 @@ def without_threads(tensors: Sequence[Any], types: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _with_options(variant: Any, sequence: tff.SequenceType) -> Any:
+def _with_options(variant: tf.Tensor, sequence: tff.SequenceType) -> tf.Tensor:
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False

@@ -9,11 +9,14 @@ belongs to the function it stands in, and is optimised once together with it.
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tff_agg.runtime import library_functions
+
+# TensorFlow does not publish the class of the functions in a graph's library.
+_FunctionDef: TypeAlias = Any
 
 _REDUCE = "ReduceDataset"
 _CALL = "StatefulPartitionedCall"
@@ -21,7 +24,7 @@ _CALL = "StatefulPartitionedCall"
 _HOST = "/device:CPU:0"
 
 
-def compile_reductions(graph_def: Any) -> Any:
+def compile_reductions(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
     """Returns the graph with loops in the place of all dataset reductions."""
     result = tf.compat.v1.GraphDef()
     result.CopyFrom(graph_def)
@@ -42,7 +45,7 @@ def compile_reductions(graph_def: Any) -> Any:
     return result
 
 
-def _reducers(graph_def: Any) -> set[str]:
+def _reducers(graph_def: tf.compat.v1.GraphDef) -> set[str]:
     """Names the functions that reductions call on each element."""
     nodes = itertools.chain(
         graph_def.node, *(function.node_def for function in graph_def.library.function)
@@ -50,7 +53,9 @@ def _reducers(graph_def: Any) -> set[str]:
     return {node.attr["f"].func.name for node in nodes if node.op == _REDUCE}
 
 
-def _replace(node: Any, functions: dict[str, Any]) -> Iterable[Any]:
+def _replace(
+    node: tf.compat.v1.NodeDef, functions: dict[str, _FunctionDef]
+) -> Iterable[_FunctionDef]:
     """Makes the reduction `node` a call and returns the functions that it needs."""
     reducer = functions[node.attr["f"].func.name]
     state = [tf.as_dtype(t) for t in node.attr["Tstate"].list.type]
@@ -79,28 +84,28 @@ def _loop(
     state: list[tf.TensorSpec],
     element: list[tf.TensorSpec],
     captured: list[tf.TensorSpec],
-) -> Any:
+) -> tf.types.experimental.ConcreteFunction:
     """Traces the loop that calls the function named `reducer` on each element."""
     element_types = [spec.dtype for spec in element]
     element_shapes = [spec.shape for spec in element]
     kinds = {"output_types": element_types, "output_shapes": element_shapes}
 
-    def run(dataset: Any, *tensors: Any) -> list[Any]:
+    def run(dataset: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
         initial, others = tensors[: len(state)], tensors[len(state) :]
         with tf.device(_HOST):
             iterator = tf.raw_ops.AnonymousIteratorV3(**kinds)
             made = tf.raw_ops.MakeIterator(dataset=dataset, iterator=iterator)
 
-        def fetch(after: Any) -> Any:
+        def fetch(after: tf.Operation) -> tf.Tensor:
             # Also orders the iterations: the body may have effects on variables.
             with tf.control_dependencies([after]), tf.device(_HOST):
                 return tf.raw_ops.IteratorGetNextAsOptional(iterator=iterator, **kinds)
 
-        def more(optional: Any, *_: Any) -> Any:
+        def more(optional: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
             with tf.device(_HOST):
                 return tf.raw_ops.OptionalHasValue(optional=optional)
 
-        def body(optional: Any, *values: Any) -> list[Any]:
+        def body(optional: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
             with tf.device(_HOST):
                 parts = tf.raw_ops.OptionalGetValue(optional=optional, **kinds)
             new = tf.raw_ops.StatefulPartitionedCall(
@@ -128,13 +133,13 @@ def _loop(
     )
 
 
-def _shape(function: Any, argument: int) -> tf.TensorShape:
+def _shape(function: _FunctionDef, argument: int) -> tf.TensorShape:
     """Reads the static shape of a function's argument where it is written down."""
     known = function.arg_attr[argument].attr["_output_shapes"].list.shape
     return tf.TensorShape(known[0]) if known else tf.TensorShape(None)
 
 
-def _rename_outputs(function: Any, nodes: set[str]) -> None:
+def _rename_outputs(function: _FunctionDef, nodes: set[str]) -> None:
     """Inside functions an output is named after its operation's output argument."""
 
     def renamed(name: str) -> str:

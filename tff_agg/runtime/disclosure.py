@@ -11,7 +11,10 @@ client has. Data types, ranks and the sizes that the program fixes are shown.
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _NODE = re.compile(r"\{\{node ([^}\s]+)\}\}")
 #: What stands in the place of an error's own text.
@@ -30,9 +33,11 @@ class PlainRuntimeError(RuntimeError):
 
 
 def describe(
-    cause: BaseException | str, graphs: Sequence[Any] = (), show_data: bool = False
+    cause: BaseException | str,
+    graphs: Sequence["tf.compat.v1.GraphDef"] = (),
+    show_data: bool = False,
 ) -> str:
-    """Says in a line or two what went wrong.
+    """Returns in a line or two what went wrong.
 
     Args:
       cause: What was raised, or what to say.
@@ -60,7 +65,9 @@ def describe(
     return f"{kind} in the operation {node.op} '{node.name}'{said} ({HINT})"
 
 
-def _failed_node(text: str, graphs: Sequence[Any]) -> tuple[Any, list[str]] | None:
+def _failed_node(
+    text: str, graphs: Sequence["tf.compat.v1.GraphDef"]
+) -> "tuple[tf.compat.v1.NodeDef, list[str]] | None":
     """Finds the node that TensorFlow names, and the constant texts that it takes.
 
     A name counts only where a graph has it: data may look like one.
@@ -76,7 +83,9 @@ def _failed_node(text: str, graphs: Sequence[Any]) -> tuple[Any, list[str]] | No
     return None
 
 
-def _bodies(graphs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _bodies(
+    graphs: Sequence["tf.compat.v1.GraphDef"],
+) -> Iterator[dict[str, "tf.compat.v1.NodeDef"]]:
     """Yields the nodes of each graph and of each function in it, by name."""
     for graph in graphs:
         yield {node.name: node for node in graph.node}
@@ -84,7 +93,9 @@ def _bodies(graphs: Sequence[Any]) -> Iterator[dict[str, Any]]:
             yield {node.name: node for node in function.node_def}
 
 
-def _constant_texts(node: Any, nodes: dict[str, Any]) -> Iterator[str]:
+def _constant_texts(
+    node: "tf.compat.v1.NodeDef", nodes: dict[str, "tf.compat.v1.NodeDef"]
+) -> Iterator[str]:
     """Yields the strings that an assertion takes as constants, in order."""
     if node.op != "Assert":
         return

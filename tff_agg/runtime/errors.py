@@ -9,7 +9,7 @@ import contextvars
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 # With this and a number after it, an assertion in the work of a group says which of its
 # members it is about.
@@ -18,8 +18,8 @@ _MEMBER = re.compile(re.escape(MEMBER) + r"\W*(\d+)")
 
 
 class _Names(NamedTuple):
-    round: Any = None
-    client_ids: Sequence[Any] | None = None
+    round: object = None
+    client_ids: Sequence[object] | None = None
 
 
 _NO_NAMES = _Names()
@@ -38,7 +38,7 @@ class ComputationError(RuntimeError):
       round: The round as given to `naming`, else None.
     """
 
-    def __init__(self, message: str, *, stage: str, round: Any = None):
+    def __init__(self, message: str, *, stage: str, round: object = None):
         super().__init__(message)
         self.stage = stage
         self.round = round
@@ -59,8 +59,8 @@ class ClientError(ComputationError):
         message: str,
         *,
         stage: str,
-        round: Any = None,
-        client_id: Any = None,
+        round: object = None,
+        client_id: object = None,
         position: int = 0,
         member: int | None = None,
     ):
@@ -77,8 +77,8 @@ class ClientDataError(ClientError, TypeError):
 @contextlib.contextmanager
 def naming(
     *,
-    round: Any = None,
-    client_ids: Sequence[Any] | None = None,
+    round: object = None,
+    client_ids: Sequence[object] | None = None,
 ) -> Iterator[None]:
     """Names the round and the clients of computations inside the block, for errors.
 
@@ -117,11 +117,20 @@ def failed_member(cause: BaseException) -> int | None:
     return None if found is None else int(found.group(1))
 
 
+class FailureDetails(TypedDict):
+    """The arguments of `client_error` that follow the position."""
+
+    stage: str
+    reason: str
+    kind: NotRequired[type[ClientError]]
+    member: NotRequired[int | None]
+
+
 def client_error(
     position: int,
     stage: str,
     reason: str,
-    kind: type = ClientError,
+    kind: type[ClientError] = ClientError,
     member: int | None = None,
 ) -> ClientError:
     """Builds the error for a client, with the names that are in force."""

@@ -40,15 +40,15 @@ class Program(NamedTuple):
       result: TFF type of the result.
     """
 
-    graph_def: Any
+    graph_def: tf.compat.v1.GraphDef
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
-    resources: tuple[Any, ...]
-    parameter: Any
-    result: Any
+    resources: tuple[tf.compat.v1.NodeDef, ...]
+    parameter: tff.Type | None
+    result: tff.Type
 
 
-def program_of(computation: Any) -> Program:
+def program_of(computation: tff.Computation) -> Program:
     """Reads the graph of a TFF computation whose body is TensorFlow."""
     proto = type(computation).get_proto(computation)
     kind = proto.WhichOneof("computation")
@@ -90,8 +90,10 @@ def _inputs_of(program: Program) -> set[str]:
 
 
 def embed(
-    program: Program, arguments: Sequence[Any], resources: Sequence[Any] = ()
-) -> list[Any]:
+    program: Program,
+    arguments: Sequence[tf.Tensor | None],
+    resources: Sequence[tf.Tensor] = (),
+) -> list[tf.Tensor]:
     """Puts a program into the graph under construction and returns its results.
 
     Arguments that are not in `used_feeds` may be None.
@@ -115,7 +117,9 @@ def embed(
     return [results[name] for name in program.fetches]
 
 
-def function(body: Callable[..., list[Any]], specs: Sequence[tf.TensorSpec]) -> Any:
+def function(
+    body: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
+) -> Callable[..., list[tf.Tensor]]:
     """Compiles `body`, which takes and returns flat tensors, to a function.
 
     Graphs are stamped as they are: TFF has ordered the operations that have effects,
@@ -127,7 +131,7 @@ def function(body: Callable[..., list[Any]], specs: Sequence[tf.TensorSpec]) -> 
     )
 
 
-def specs_of(type_spec: Any) -> list[tf.TensorSpec]:
+def specs_of(type_spec: tff.Type | None) -> list[tf.TensorSpec]:
     """Lists what the leaves of a TFF type are in a graph; a sequence is a variant."""
     specs = []
     for leaf in leaf_types(type_spec):
@@ -143,7 +147,7 @@ def resource_specs(program: Program) -> list[tf.TensorSpec]:
     return [tf.TensorSpec([], tf.resource)] * len(program.resources)
 
 
-def leaf_types(type_spec: Any) -> list[Any]:
+def leaf_types(type_spec: tff.Type | None) -> list[tff.TensorType | tff.SequenceType]:
     """Lists the tensor and sequence types inside a type, in order."""
     if type_spec is None:
         return []
@@ -171,7 +175,7 @@ class Resources:
         self.handles = [getattr(kept, "handle", kept) for kept in self._keep]
 
 
-def _make_resource(node: Any) -> Any:
+def _make_resource(node: tf.compat.v1.NodeDef) -> tf.Variable | tf.Tensor:
     name = f"tff_agg_{next(_serial)}_{node.name}"
     attributes = {
         key: _attribute(value)
@@ -186,7 +190,7 @@ def _make_resource(node: Any) -> Any:
     return getattr(tf.raw_ops, node.op)(**attributes)
 
 
-def _attribute(value: Any) -> Any:
+def _attribute(value: tf.compat.v1.AttrValue) -> object:
     match value.WhichOneof("value"):
         case "type":
             return tf.as_dtype(value.type)
@@ -199,8 +203,11 @@ def _attribute(value: Any) -> Any:
 
 
 def _slim(
-    graph_def: Any, inputs: set[str], wanted: list[str], initialize: str
-) -> tuple[Any, tuple[Any, ...]]:
+    graph_def: tf.compat.v1.GraphDef,
+    inputs: set[str],
+    wanted: list[str],
+    initialize: str,
+) -> tuple[tf.compat.v1.GraphDef, tuple[tf.compat.v1.NodeDef, ...]]:
     """Keeps what `wanted` needs, without inputs; puts initialisation first."""
     nodes = {node.name: node for node in graph_def.node}
     needed = _ancestors(nodes, wanted, inputs)
@@ -239,7 +246,9 @@ def _slim(
     return slim, resources
 
 
-def _ancestors(nodes: dict[str, Any], wanted: list[str], stop: set[str]) -> set[str]:
+def _ancestors(
+    nodes: dict[str, tf.compat.v1.NodeDef], wanted: list[str], stop: set[str]
+) -> set[str]:
     """Names the nodes that `wanted` depends on, itself included, up to `stop`."""
     found: set[str] = set()
     stack = list(wanted)
@@ -252,7 +261,7 @@ def _ancestors(nodes: dict[str, Any], wanted: list[str], stop: set[str]) -> set[
     return found
 
 
-def _make_constant(graph_def: Any, name: str) -> None:
+def _make_constant(graph_def: tf.compat.v1.GraphDef, name: str) -> None:
     """Turns the placeholder of the session token into a constant."""
     for node in graph_def.node:
         if node.name == name:

@@ -34,7 +34,7 @@ class Ended(NamedTuple):
 
 
 def spread(
-    function: Callable[[_T], Any],
+    function: Callable[[_T], object],
     items: Sequence[_T],
     *,
     at_once: int = 1,
@@ -44,7 +44,7 @@ def spread(
     """Calls a function with each item and yields results as they come.
 
     On a cluster a job whose machine dies is begun again elsewhere, so it has to be one
-    that may: a training run is, which goes on where its folder stands. The folders must
+    that may: a training run is, which resumes from its folder. The folders must
     be on storage that all machines see.
 
     Args:
@@ -78,7 +78,7 @@ def spread(
         yield from _in_threads(function, items, at_once)
 
 
-def _ended(function: Callable[[_T], Any], position: int, item: _T) -> Ended:
+def _ended(function: Callable[[_T], object], position: int, item: _T) -> Ended:
     try:
         return Ended(position, function(item), None)
     except Exception as error:
@@ -86,7 +86,7 @@ def _ended(function: Callable[[_T], Any], position: int, item: _T) -> Ended:
 
 
 def _in_threads(
-    function: Callable[[_T], Any], items: Sequence[_T], at_once: int
+    function: Callable[[_T], object], items: Sequence[_T], at_once: int
 ) -> Iterator[Ended]:
     threads = concurrent.futures.ThreadPoolExecutor(
         at_once, thread_name_prefix="tff_agg-job"
@@ -103,7 +103,7 @@ def _in_threads(
 
 
 def _on_ray(
-    function: Callable[[_T], Any],
+    function: Callable[[_T], object],
     items: Sequence[_T],
     address: str,
     cpus: float,
@@ -113,7 +113,7 @@ def _on_ray(
     with contextlib.closing(ray_session.RaySession(address)):
         import ray
 
-        job: Any = ray.remote(num_cpus=cpus)(_portable)
+        job = ray.remote(num_cpus=cpus)(_portable)
         shared = ray.put(function)
         begun = {
             job.remote(shared, position, item): position
@@ -132,8 +132,8 @@ def _on_ray(
                 ray.cancel(left, force=True)
 
 
-def _portable(function: Callable[[_T], Any], position: int, item: _T) -> Ended:
-    """Runs a job; an error that cannot be pickled is told in words."""
+def _portable(function: Callable[[_T], object], position: int, item: _T) -> Ended:
+    """Runs a job; an error that cannot be pickled becomes its text."""
     ended = _ended(function, position, item)
     try:
         pickle.loads(pickle.dumps(ended.error))

@@ -7,7 +7,16 @@ import collections
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    import ray
+
+    from tff_agg.runtime.lane_data import LaneData, Source
+    from tff_agg.runtime.lane_work import LaneFailure, LocalLanes
+    from tff_agg.runtime.lanes import ClientRun
+    from tff_agg.runtime.transport import Packed
 
 # Sources that a lane keeps open: data of training and of an evaluation, say.
 _SOURCES = 4
@@ -35,8 +44,8 @@ class SharedData(NamedTuple):
       key: The client.
     """
 
-    source: list[Any]
-    key: Any
+    source: list["ray.ObjectRef"]
+    key: object
 
 
 class LaneSum(NamedTuple):
@@ -47,7 +56,7 @@ class LaneSum(NamedTuple):
       seconds: Of each client, in order.
     """
 
-    total: list[Any]
+    total: list["np.ndarray"]
     seconds: list[float]
 
 
@@ -84,8 +93,8 @@ class LaneActor:
             )
         self._show_data = settings.show_data
         self._pool = lanes.LanePool(lanes.choose_lanes(1))
-        self._programs: dict[str, Any] = {}
-        self._sources: collections.OrderedDict[str, Any] = collections.OrderedDict()
+        self._programs: dict[str, LocalLanes] = {}
+        self._sources: collections.OrderedDict[str, Source] = collections.OrderedDict()
         self._one_at_a_time = threading.Lock()
         self._ticket = self._stopped = -1
         self._seconds: list[float] = []
@@ -99,10 +108,10 @@ class LaneActor:
     def fold(
         self,
         ticket: int,
-        program: list[Any],
-        broadcast: Sequence[Any],
-        clients: Sequence[Any],
-    ) -> Any:
+        program: list["ray.ObjectRef"],
+        broadcast: Sequence["np.ndarray"],
+        clients: Sequence["list[Packed] | SharedData"],
+    ) -> "LaneSum | LaneFailure | None":
         """Adds up clients in order.
 
         Args:
@@ -148,7 +157,7 @@ class LaneActor:
         """Drops a computation."""
         self._programs.pop(program, None)
 
-    def _lanes_of(self, program: Any) -> Any:
+    def _lanes_of(self, program: "ray.ObjectRef") -> "LocalLanes":
         key = program.hex()
         if key not in self._programs:
             import ray
@@ -161,7 +170,7 @@ class LaneActor:
             )
         return self._programs[key]
 
-    def _lane_data(self, client: SharedData) -> Any:
+    def _lane_data(self, client: SharedData) -> "LaneData":
         import ray
 
         from tff_agg.runtime import lane_data
@@ -174,7 +183,7 @@ class LaneActor:
                 self._sources.popitem(last=False)
         return lane_data.LaneData(self._sources[key], client.key)
 
-    def _note(self, run: Any) -> None:
+    def _note(self, run: "ClientRun") -> None:
         self._seconds.append(run.seconds)
         if self._stopped >= self._ticket:
             raise _Stopped

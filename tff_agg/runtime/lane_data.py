@@ -7,6 +7,9 @@ the client's data.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+#: Returns a client's data for its key, whatever the two agree on.
+Source = Callable[[Any], object]
+
 
 class LaneDataError(Exception):
     """A source could not give a client's data; the reason is its cause."""
@@ -27,10 +30,10 @@ class LaneData(NamedTuple):
       process.next(state, [LaneData(read, name) for name in ('ada', 'bob')])
     """
 
-    source: Callable[[Any], Any]
-    key: Any
+    source: Source
+    key: object
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """Returns the data."""
         try:
             return self.source(self.key)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -22,20 +23,23 @@ from tff_agg.runtime import (
 from tff_agg.runtime.lane_data import LaneData, LaneDataError
 from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
 from tff_agg.runtime.stages import Stage, need_no_resources
+from tff_agg.runtime.values import Value
 
 Observer = Callable[[ClientRun], None]
+#: A client's data as flat tensors, or what its lane is to read.
+Ingested = list[tf.Tensor] | LaneData
 
 
 class ClientForm(NamedTuple):
     """The part of a MapReduce form that lanes run, as TFF computations."""
 
-    zero: Any
-    work: Any
-    accumulate: Any
-    secure_modular_sum_modulus: Any
+    zero: tff.Computation
+    work: tff.Computation
+    accumulate: tff.Computation
+    secure_modular_sum_modulus: tff.Computation
 
     @classmethod
-    def of(cls, form: Any) -> "ClientForm":
+    def of(cls, form: tff.backends.mapreduce.MapReduceForm) -> "ClientForm":
         """Takes it out of a `tff.backends.mapreduce.MapReduceForm`."""
         return cls(*(getattr(form, name) for name in cls._fields))
 
@@ -57,7 +61,7 @@ class LaneFailure(Exception):
       details: The other arguments of `errors.client_error`.
     """
 
-    def __init__(self, position: int, details: dict[str, Any]):
+    def __init__(self, position: int, details: errors.FailureDetails):
         super().__init__(position, details)
         self.position = position
         self.details = details
@@ -73,7 +77,7 @@ class LocalLanes:
     Args:
       form: The client part.
       pool: The lanes.
-      observer: Told about each client, from the lane's thread.
+      observer: Called after each client, from the lane's thread.
       show_data: Whether errors may quote data.
     """
 
@@ -93,7 +97,7 @@ class LocalLanes:
         self.data_type = form.work.type_signature.parameter[0]
         self._resources: dict[int, graphs.Resources] = {}
 
-    def ingest(self, clients: Sequence[Any]) -> list[Any]:
+    def ingest(self, clients: Sequence[Value]) -> list[Ingested]:
         """Turns clients' data into what graphs take.
 
         What is to be read in the lanes is left for them.
@@ -106,7 +110,9 @@ class LocalLanes:
             for i, c in enumerate(clients)
         ]
 
-    def work(self, clients: Sequence[Any], broadcast: Sequence[Any]) -> list[list[Any]]:
+    def work(
+        self, clients: Sequence[Ingested], broadcast: Sequence[tf.Tensor]
+    ) -> list[list[tf.Tensor]]:
         """Returns the sums of the lanes that had clients, in the order of lanes.
 
         Args:
@@ -116,20 +122,20 @@ class LocalLanes:
         Raises:
           LaneFailure: A client failed; the first one in the list.
         """
-        here: dict[int, list[Any]] = {}
+        here: dict[int, list[tf.Tensor]] = {}
         costs = balancing.costs_of(len(clients))
         # This round's own until all lanes have ended as they should. A lane that an
         # interruption set loose could not touch the variables of the next round.
         resources, self._resources = self._resources, {}
 
-        def start(lane: Lane) -> list[Any]:
+        def start(lane: Lane) -> list[tf.Tensor]:
             with tf.device(lane.device):
                 here[lane.number] = [_on_device(t, lane.device) for t in broadcast]
                 if lane.number not in resources:
                     resources[lane.number] = graphs.Resources(self._step.program)
                 return list(self._zero()) + self.sums.zero()
 
-        def step(lane: Lane, total: list[Any], position: int) -> list[Any]:
+        def step(lane: Lane, total: list[tf.Tensor], position: int) -> list[tf.Tensor]:
             began = time.perf_counter()
             data = clients[position]
             if isinstance(data, LaneData):
@@ -165,11 +171,17 @@ class LocalLanes:
             stage, cause = "data", cause.__cause__ or cause
         reason = disclosure.describe(cause, self._step.graphs, self._show_data)
         member = errors.failed_member(cause)
-        details = {"stage": stage, "reason": reason, "member": member}
+        details: errors.FailureDetails = {
+            "stage": stage,
+            "reason": reason,
+            "member": member,
+        }
         return LaneFailure(failed.position, details)
 
 
-def ingested(position: int, client: Any, data_type: Any, show_data: bool) -> Any:
+def ingested(
+    position: int, client: Value, data_type: tff.Type, show_data: bool
+) -> Ingested:
     """Flattens a client's data; leaves data that a lane is to read as they are.
 
     Raises:
@@ -182,7 +194,11 @@ def ingested(position: int, client: Any, data_type: Any, show_data: bool) -> Any
     except (TypeError, ValueError) as error:
         cause = error
     reason = disclosure.describe(cause, show_data=show_data)
-    details = {"stage": "data", "reason": reason, "kind": errors.ClientDataError}
+    details: errors.FailureDetails = {
+        "stage": "data",
+        "reason": reason,
+        "kind": errors.ClientDataError,
+    }
     raise LaneFailure(position, details) from (cause if show_data else None)
 
 
@@ -193,14 +209,14 @@ class SecureSums:
     third kind modulo a number. The leaves follow those of the plain accumulator.
     """
 
-    def __init__(self, form: Any):
+    def __init__(self, form: ClientForm):
         _, *secure = (
             t for _, t in tff.structure.to_elements(form.work.type_signature.result)
         )
         self.specs = [spec for t in secure for spec in graphs.specs_of(t)]
         self.count = len(self.specs)
         modular = values.leaf_count(secure[-1])
-        self._moduli: list[Any] = [None] * (self.count - modular)
+        self._moduli: list[np.ndarray | None] = [None] * (self.count - modular)
         if modular:
             moduli = Stage(form.secure_modular_sum_modulus)()
             one_for_all = len(moduli) == 1
@@ -209,11 +225,13 @@ class SecureSums:
                 for i in range(modular)
             ]
 
-    def zero(self) -> list[Any]:
+    def zero(self) -> list[tf.Tensor]:
         """Returns sums of nothing."""
         return [tf.zeros(spec.shape, spec.dtype) for spec in self.specs]
 
-    def add(self, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+    def add(
+        self, left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
         """Adds two of them."""
         return [
             a + b if modulus is None else tf.math.floormod(a + b, modulus)
@@ -224,7 +242,7 @@ class SecureSums:
 class _StepFunction:
     """`work` and `accumulate` as one function."""
 
-    def __init__(self, form: Any, sums: SecureSums):
+    def __init__(self, form: ClientForm, sums: SecureSums):
         self.program = graphs.program_of(form.work)
         accumulate = graphs.program_of(form.accumulate)
         need_no_resources(accumulate, "accumulate")
@@ -237,7 +255,7 @@ class _StepFunction:
         updates = values.leaf_count(update)
         input_types = graphs.leaf_types(self.program.parameter)
 
-        def body(*tensors: Any) -> list[Any]:
+        def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
             given = dataset_options.without_threads(tensors[:inputs], input_types)
             rest = tensors[inputs:]
             total, rest = rest[:plain], rest[plain:]
@@ -254,11 +272,11 @@ class _StepFunction:
             + graphs.resource_specs(self.program),
         )
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         return list(self._call(*tensors))
 
 
-def _on_device(tensor: Any, device: str) -> Any:
+def _on_device(tensor: tf.Tensor, device: str) -> tf.Tensor:
     """Copies a tensor to a device once, rather than once for each client."""
     if tensor.device == device or not tensor.dtype.is_floating:
         return tensor

@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
 
@@ -286,5 +286,5 @@ class StepError(Exception):
         self.position = position
 
 
-def _position(error: Any) -> float:
+def _position(error: BaseException) -> float:
     return error.position if isinstance(error, StepError) else -1.0

@@ -2,12 +2,15 @@
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _serial = itertools.count()
 
 
-def keep_apart(graph_def: Any, names: set[str]) -> set[str]:
+def keep_apart(graph_def: "tf.compat.v1.GraphDef", names: set[str]) -> set[str]:
     """Keeps the functions called `names` from being inlined; returns those changed.
 
     A while loop is a cycle in the graph it is inlined into, and there TensorFlow does
@@ -27,7 +30,7 @@ def keep_apart(graph_def: Any, names: set[str]) -> set[str]:
     return changed
 
 
-def rename(graph_def: Any, changed: set[str]) -> None:
+def rename(graph_def: "tf.compat.v1.GraphDef", changed: set[str]) -> None:
     """Gives new names to changed functions and to those that call them.
 
     The process knows the old ones under their names already.
@@ -53,7 +56,7 @@ def rename(graph_def: Any, changed: set[str]) -> None:
         reference.name = names.get(reference.name, reference.name)
 
 
-def _calls(node: Any) -> Iterable[Any]:
+def _calls(node: "tf.compat.v1.NodeDef") -> Iterable["tf.compat.v1.NameAttrList"]:
     """Yields the references to functions in a node's attributes."""
     for value in node.attr.values():
         if value.HasField("func"):

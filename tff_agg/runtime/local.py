@@ -8,10 +8,11 @@ Values stay where TensorFlow put them.
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+
+import tensorflow_federated as tff
 
 from tff_agg.runtime.lane_work import ClientForm, LocalLanes, Observer
-from tff_agg.runtime.lanes import LanePool, choose_lanes
+from tff_agg.runtime.lanes import Lane, LanePool, choose_lanes
 from tff_agg.runtime.mapreduce import MapReduceContext
 
 
@@ -48,7 +49,7 @@ class LocalContext(MapReduceContext):
         self._on_client = on_client
 
     @property
-    def lanes(self) -> tuple[Any, ...]:
+    def lanes(self) -> tuple[Lane, ...]:
         """The lanes in use."""
         return self._pool.lanes
 
@@ -56,6 +57,6 @@ class LocalContext(MapReduceContext):
         """Ends the lanes' threads; another call would start new ones."""
         self._pool.close()
 
-    def _lanes_for(self, form: Any) -> LocalLanes:
+    def _lanes_for(self, form: tff.backends.mapreduce.MapReduceForm) -> LocalLanes:
         client_form = ClientForm.of(form)
         return LocalLanes(client_form, self._pool, self._on_client, self._show_data)

@@ -8,14 +8,15 @@ import abc
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow_federated as tff
 
 from tff_agg.runtime import disclosure, errors, private_api, rounds, stages, values
+from tff_agg.runtime.lanes import Lane
 from tff_agg.runtime.placements import Arguments, contains_federated
+from tff_agg.runtime.values import Value
 
-Call = Callable[[Any], Any]
+Call = Callable[[Value], Value]
 
 
 class MapReduceContext(tff.framework.SyncContext, abc.ABC):
@@ -27,23 +28,23 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
 
     def __init__(self, show_data_in_errors: bool):
         self._show_data = show_data_in_errors
-        self._compiled: dict[int, tuple[Any, Call]] = {}
+        self._compiled: dict[int, tuple[weakref.ref[tff.Computation], Call]] = {}
         self._lock = threading.Lock()
 
     @property
     @abc.abstractmethod
-    def lanes(self) -> tuple[Any, ...]:
+    def lanes(self) -> tuple[Lane, ...]:
         """The lanes in use."""
 
     @abc.abstractmethod
-    def _lanes_for(self, form: Any) -> rounds.Lanes:
+    def _lanes_for(self, form: tff.backends.mapreduce.MapReduceForm) -> rounds.Lanes:
         """Returns where the clients of a computation are worked through."""
 
-    def invoke(self, comp: Any, arg: Any) -> Any:
+    def invoke(self, comp: tff.Computation, arg: Value) -> Value:
         """Runs `comp`; TFF calls this when a computation is called."""
         return self._compile(comp)(arg)
 
-    def _compile(self, comp: Any) -> Call:
+    def _compile(self, comp: tff.Computation) -> Call:
         # Keyed by identity: hashing a computation serialises all of it. An entry goes
         # when its computation does, so that throw-away processes cost nothing.
         key = id(comp)
@@ -56,14 +57,14 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
             self._compiled[key] = (weakref.ref(comp, lambda _: forget(key, None)), call)
             return call
 
-    def _build(self, comp: Any) -> Call:
+    def _build(self, comp: tff.Computation) -> Call:
         signature = comp.type_signature
         if contains_federated(signature.parameter, signature.result):
             return _federated(comp, self._lanes_for, self._show_data)
         return _plain(comp, self._show_data)
 
 
-def _plain(comp: Any, show_data: bool) -> Call:
+def _plain(comp: tff.Computation, show_data: bool) -> Call:
     """Makes a call of a computation without placements."""
     block, _ = tff.tensorflow.replace_intrinsics_with_bodies(comp.to_building_block())
     try:
@@ -73,7 +74,7 @@ def _plain(comp: Any, show_data: bool) -> Call:
     stage = stages.Stage(tff.framework.ConcreteComputation.from_building_block(block))
     signature = comp.type_signature
 
-    def call(arg: Any) -> Any:
+    def call(arg: Value) -> Value:
         leaves = values.flatten(arg, signature.parameter) if arg is not None else []
         results = stages.run_stage("computation", stage, *leaves, show_data=show_data)
         return values.unflatten([values.to_numpy(t) for t in results], signature.result)
@@ -82,7 +83,9 @@ def _plain(comp: Any, show_data: bool) -> Call:
 
 
 def _federated(
-    comp: Any, lanes_for: Callable[[Any], rounds.Lanes], show_data: bool
+    comp: tff.Computation,
+    lanes_for: Callable[[tff.backends.mapreduce.MapReduceForm], rounds.Lanes],
+    show_data: bool,
 ) -> Call:
     """Makes a call of a computation with server and client values."""
     signature = comp.type_signature
@@ -96,7 +99,7 @@ def _federated(
     # What goes round stays in TensorFlow; what is to be read is given as numbers.
     makes_state = signature.parameter is None
 
-    def call(arg: Any) -> Any:
+    def call(arg: Value) -> Value:
         state, clients = arguments.split(arg)
         results = run(values.flatten(state, run.state_type), clients)
         kept, read = results[:states], results[states:]
@@ -109,7 +112,9 @@ def _federated(
     return call
 
 
-def _unsupported(comp: Any, error: Exception) -> errors.RuntimeUnsupportedError:
+def _unsupported(
+    comp: tff.Computation, error: Exception
+) -> errors.RuntimeUnsupportedError:
     # About the program: no data has been seen yet.
     reason = disclosure.describe(error, show_data=True)
     return errors.RuntimeUnsupportedError(

@@ -5,17 +5,17 @@ clients, and two results. Others that mean the same, such as an evaluation that 
 metrics only or an initialisation without any argument, are wrapped into that form.
 """
 
-from typing import Any
-
 import tensorflow_federated as tff
 
+from tff_agg.runtime.values import Value
 
-def contains_federated(*types: Any) -> bool:
-    """Tells whether a placement appears anywhere in the types."""
+
+def contains_federated(*types: tff.Type | None) -> bool:
+    """Returns whether a placement appears anywhere in the types."""
     return any(_has_federated(t) for t in types if t is not None)
 
 
-def _has_federated(type_spec: Any) -> bool:
+def _has_federated(type_spec: tff.Type) -> bool:
     if isinstance(type_spec, tff.FederatedType):
         return True
     if isinstance(type_spec, tff.StructType):
@@ -32,12 +32,12 @@ class Arguments:
       signature: The computation's type.
     """
 
-    def __init__(self, signature: Any):
+    def __init__(self, signature: tff.FunctionType):
         self._signature = signature
         parameter = signature.parameter
         self._single = isinstance(parameter, tff.FederatedType)
         if parameter is None:
-            self._types: list[Any] = []
+            self._types: list[tff.Type] = []
         elif self._single:
             self._types = [parameter]
         elif isinstance(parameter, tff.StructType):
@@ -46,7 +46,7 @@ class Arguments:
             self._types = [parameter]
         self.is_iterative = _is_iterative(signature)
 
-    def two_by_two(self, comp: Any) -> Any:
+    def two_by_two(self, comp: tff.Computation) -> tff.Computation:
         """Returns `comp`, or a computation around it, with two arguments and results.
 
         The first result of the wrapped computation is its first argument, unchanged.
@@ -83,7 +83,7 @@ class Arguments:
 
         return wrapped
 
-    def split(self, arg: Any) -> tuple[Any, list[Any]]:
+    def split(self, arg: Value) -> tuple[Value, list[Value]]:
         """Returns the server's value and the list of the clients' values."""
         parts = self._parts(arg)
         if self.is_iterative:
@@ -101,7 +101,7 @@ class Arguments:
             )
         return tuple(server), [tuple(c) for c in zip(*clients, strict=True)]
 
-    def _parts(self, arg: Any) -> list[Any]:
+    def _parts(self, arg: Value) -> list[Value]:
         if not self._types:
             return []
         if self._single or len(self._types) == 1:
@@ -113,8 +113,8 @@ class Arguments:
         return list(arg.values()) if isinstance(arg, dict) else list(arg)
 
 
-def _is_iterative(signature: Any) -> bool:
-    """Tells whether the type is (S@SERVER, D@CLIENTS) -> (S@SERVER, M@SERVER)."""
+def _is_iterative(signature: tff.FunctionType) -> bool:
+    """Returns whether the type is (S@SERVER, D@CLIENTS) -> (S@SERVER, M@SERVER)."""
     parameter, result = signature.parameter, signature.result
     if not (
         isinstance(parameter, tff.StructType)
@@ -132,7 +132,7 @@ def _is_iterative(signature: Any) -> bool:
     )
 
 
-def _check_at_server(result: Any) -> None:
+def _check_at_server(result: tff.Type) -> None:
     if isinstance(result, tff.FederatedType):
         if result.placement is not tff.SERVER:
             raise TypeError(f"its result of type {result} is not at the server")
@@ -143,7 +143,7 @@ def _check_at_server(result: Any) -> None:
         raise TypeError(f"its result of type {result} is not at the server")
 
 
-def _client_list(value: Any) -> list[Any]:
+def _client_list(value: Value) -> list[Value]:
     if not isinstance(value, list | tuple):
         raise TypeError(
             "the clients' data must be a list with one entry for each client, found a "

@@ -17,7 +17,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ def _as_it_was() -> Iterator[None]:
     before = os.environ.get(name)
     os.environ.setdefault(name, "0")
     in_main = threading.current_thread() is threading.main_thread()
-    handler: Any = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         with warnings.catch_warnings():
             # A note about its own future.

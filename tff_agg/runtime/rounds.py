@@ -14,7 +14,7 @@ lanes do is in `lane_work`; all else is here, in the process that called.
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -22,13 +22,14 @@ import tensorflow_federated as tff
 from tff_agg.runtime import errors, graphs, values
 from tff_agg.runtime.lane_work import LaneFailure, SecureSums
 from tff_agg.runtime.stages import Call, Stage, need_no_resources, run_stage
+from tff_agg.runtime.values import Value
 
 # The function runtime optimises every graph when it is first called: once is enough.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
-def form_of(computation: Any) -> Any:
+def form_of(computation: tff.Computation) -> tff.backends.mapreduce.MapReduceForm:
     """Compiles a computation of two arguments and two results to MapReduce form.
 
     Raises whatever TFF raises for one that does not fit.
@@ -38,16 +39,22 @@ def form_of(computation: Any) -> Any:
     )
 
 
-class Lanes(Protocol):
+#: A client's data as `Lanes.ingest` returns them and `Lanes.work` takes them.
+Ingested = TypeVar("Ingested")
+
+
+class Lanes(Protocol[Ingested]):
     """Where the clients of one computation are worked through."""
 
     sums: SecureSums
-    data_type: Any
+    data_type: tff.Type
 
-    def ingest(self, clients: Sequence[Any]) -> list[Any]:
+    def ingest(self, clients: Sequence[Value]) -> list[Ingested]:
         """Turns clients' data into what `work` takes."""
 
-    def work(self, clients: Sequence[Any], broadcast: Sequence[Any]) -> Iterable[Any]:
+    def work(
+        self, clients: Sequence[Ingested], broadcast: Sequence[tf.Tensor]
+    ) -> Iterable[list[tf.Tensor]]:
         """Returns lanes' sums in the order of lanes; at least one."""
 
 
@@ -60,7 +67,12 @@ class Round:
       show_data: Whether errors may quote data.
     """
 
-    def __init__(self, form: Any, lanes: Lanes, show_data: bool = False):
+    def __init__(
+        self,
+        form: tff.backends.mapreduce.MapReduceForm,
+        lanes: Lanes,
+        show_data: bool = False,
+    ):
         self._lanes = lanes
         self._show_data = show_data
         self._one_at_a_time = threading.Lock()
@@ -69,7 +81,9 @@ class Round:
         self._merge = _MergeFunction(form, lanes.sums)
         self._finish = _FinishFunction(form, lanes.sums)
 
-    def __call__(self, state: Sequence[Any], clients: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self, state: Sequence[tf.Tensor], clients: Sequence[Value]
+    ) -> list[tf.Tensor]:
         """Runs a round on flat state and the clients' data; returns flat results."""
         errors.check_names(len(clients))
         try:
@@ -83,8 +97,10 @@ class Round:
         # Raised out here, so that nothing of the cause comes along as its context.
         raise failed.error() from (failed.__cause__ if self._show_data else None)
 
-    def _total(self, clients: Sequence[Any], broadcast: Sequence[Any]) -> list[Any]:
-        total: list[Any] | None = None
+    def _total(
+        self, clients: Sequence[Ingested], broadcast: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        total: list[tf.Tensor] | None = None
         for partial in self._lanes.work(clients, broadcast):
             if total is None:
                 total = partial
@@ -93,23 +109,25 @@ class Round:
         assert total is not None
         return total
 
-    def _run_stage(self, name: str, call: Call, *tensors: Any) -> list[Any]:
+    def _run_stage(self, name: str, call: Call, *tensors: tf.Tensor) -> list[tf.Tensor]:
         return run_stage(name, call, *tensors, show_data=self._show_data)
 
 
 class _FinishFunction:
     """`report` and `update` as one function."""
 
-    def __init__(self, form: Any, sums: SecureSums):
+    def __init__(self, form: tff.backends.mapreduce.MapReduceForm, sums: SecureSums):
         report = graphs.program_of(form.report)
         need_no_resources(report, "report")
         update = graphs.program_of(form.update)
         self.graphs = [report.graph_def, update.graph_def]
-        states = values.leaf_count(update.parameter[0])
+        parameter: tff.StructType = update.parameter
+        state_type = parameter[0]
+        states = values.leaf_count(state_type)
         plain = len(report.feeds)
         self._resources = graphs.Resources(update)
 
-        def body(*tensors: Any) -> list[Any]:
+        def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
             state, rest = tensors[:states], tensors[states:]
             total, rest = rest[:plain], rest[plain:]
             secure, handles = rest[: sums.count], rest[sums.count :]
@@ -118,27 +136,27 @@ class _FinishFunction:
 
         self._call = graphs.function(
             body,
-            graphs.specs_of(update.parameter[0])
+            graphs.specs_of(state_type)
             + graphs.specs_of(report.parameter)
             + sums.specs
             + graphs.resource_specs(update),
         )
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         return list(self._call(*tensors, *self._resources.handles))
 
 
 class _MergeFunction:
     """`merge`, next to the secure sums."""
 
-    def __init__(self, form: Any, sums: SecureSums):
+    def __init__(self, form: tff.backends.mapreduce.MapReduceForm, sums: SecureSums):
         merge = graphs.program_of(form.merge)
         need_no_resources(merge, "merge")
         self.graphs = [merge.graph_def]
         plain = len(merge.feeds) // 2
         width = plain + sums.count
 
-        def body(*tensors: Any) -> list[Any]:
+        def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
             left, right = tensors[:width], tensors[width:]
             merged = graphs.embed(merge, [*left[:plain], *right[:plain]])
             return merged + sums.add(left[plain:], right[plain:])
@@ -149,5 +167,5 @@ class _MergeFunction:
             graphs.specs_of(one) + sums.specs + graphs.specs_of(other) + sums.specs,
         )
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         return list(self._call(*tensors))

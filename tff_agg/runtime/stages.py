@@ -1,8 +1,9 @@
 """Pieces of a computation, as functions of flat tensors."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_agg.runtime import disclosure, errors, graphs
 
@@ -10,16 +11,16 @@ from tff_agg.runtime import disclosure, errors, graphs
 class Call(Protocol):
     """A function of flat tensors that was made from graphs."""
 
-    graphs: list[Any]
+    graphs: list[tf.compat.v1.GraphDef]
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """Runs it."""
 
 
 class Stage:
     """A TFF computation with a TensorFlow body, as a function of flat tensors."""
 
-    def __init__(self, computation: Any):
+    def __init__(self, computation: tff.Computation):
         self.program = graphs.program_of(computation)
         self.graphs = [self.program.graph_def]
         # A process's `prepare` gets the whole state and reads only the model in it.
@@ -31,13 +32,13 @@ class Stage:
             [specs[i] for i in self._used] + graphs.resource_specs(self.program),
         )
 
-    def _body(self, *tensors: Any) -> list[Any]:
-        arguments: list[Any] = [None] * len(self.program.feeds)
+    def _body(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        arguments: list[tf.Tensor | None] = [None] * len(self.program.feeds)
         for i, tensor in zip(self._used, tensors, strict=False):
             arguments[i] = tensor
         return graphs.embed(self.program, arguments, tensors[len(self._used) :])
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """Runs it on flat arguments."""
         used = [tensors[i] for i in self._used]
         return list(self._call(*used, *self._resources.handles))
@@ -55,9 +56,9 @@ def need_no_resources(program: graphs.Program, stage: str) -> None:
 
 
 def run_stage(
-    name: str, call: Call, *tensors: Any, show_data: bool = False
-) -> list[Any]:
-    """Calls a server stage; an error of TensorFlow's says which one it was."""
+    name: str, call: Call, *tensors: tf.Tensor, show_data: bool = False
+) -> list[tf.Tensor]:
+    """Calls a server stage; an error of TensorFlow's names it."""
     try:
         return call(*tensors)
     except tf.errors.OpError as error:

@@ -1,8 +1,9 @@
 """Clients' data on their way to another process."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -21,10 +22,14 @@ class DatasetGraph(NamedTuple):
 class DatasetElements(NamedTuple):
     """A dataset as its elements, where its graph means something here only."""
 
-    elements: list[Any]
+    elements: list[values.Value]
 
 
-def pack(leaves: Sequence[Any], type_spec: Any) -> list[Any]:
+#: A tensor, or a dataset, that can be pickled.
+Packed = np.ndarray | DatasetGraph | DatasetElements
+
+
+def pack(leaves: Sequence[tf.Tensor], type_spec: tff.Type) -> list[Packed]:
     """Makes flat tensors, as `values.flatten` gives them, ready to be pickled.
 
     A dataset that calls Python, or draws random numbers of its own, is read here.
@@ -33,13 +38,13 @@ def pack(leaves: Sequence[Any], type_spec: Any) -> list[Any]:
     return [_pack(leaf, t) for leaf, t in zip(leaves, types, strict=True)]
 
 
-def unpack(packed: Sequence[Any], type_spec: Any) -> list[Any]:
+def unpack(packed: Sequence[Packed], type_spec: tff.Type) -> list[tf.Tensor]:
     """Makes the flat tensors again."""
     types = graphs.leaf_types(type_spec)
     return [_unpack(leaf, t) for leaf, t in zip(packed, types, strict=True)]
 
 
-def size(packed: Sequence[Any]) -> int:
+def size(packed: Sequence[object]) -> int:
     """Returns about how many bytes packed leaves are."""
     total = 0
     for leaf in packed:
@@ -51,7 +56,7 @@ def size(packed: Sequence[Any]) -> int:
     return total
 
 
-def _pack(leaf: Any, type_spec: Any) -> Any:
+def _pack(leaf: tf.Tensor, type_spec: tff.Type) -> Packed:
     if not isinstance(type_spec, tff.SequenceType):
         return leaf.numpy()
     try:
@@ -69,7 +74,7 @@ def _pack(leaf: Any, type_spec: Any) -> Any:
         return DatasetElements(list(dataset.as_numpy_iterator()))
 
 
-def _unpack(packed: Any, type_spec: Any) -> Any:
+def _unpack(packed: Packed, type_spec: tff.Type) -> tf.Tensor:
     if isinstance(packed, DatasetGraph):
         return tf.raw_ops.DatasetFromGraph(graph_def=packed.graph_def)
     if isinstance(packed, DatasetElements):

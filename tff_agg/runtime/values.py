@@ -2,8 +2,8 @@
 
 import collections
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -12,10 +12,14 @@ import tensorflow_federated as tff
 from tff_agg.runtime import graphs, private_api
 from tff_agg.runtime.disclosure import PlainTypeError
 
+#: A value as TFF takes it: tensors, arrays, numbers and datasets, in Python's
+#: containers, named tuples, attrs classes or TFF's structures.
+Value: TypeAlias = Any
+
 _Struct = tff.structure.Struct
 
 
-def flatten(value: Any, type_spec: Any, path: str = "") -> list[Any]:
+def flatten(value: Value, type_spec: tff.Type, path: str = "") -> list[tf.Tensor]:
     """Lists the leaves of `value` as tensors of the types in `type_spec`.
 
     A tensor that already is what the type wants goes through untouched. Datasets and
@@ -37,19 +41,19 @@ def flatten(value: Any, type_spec: Any, path: str = "") -> list[Any]:
     return [_tensor(value, type_spec, path)]
 
 
-def unflatten(leaves: Sequence[Any], type_spec: Any) -> Any:
+def unflatten(leaves: Sequence[object], type_spec: tff.Type) -> Value:
     """Packs tensors into the Python containers that `type_spec` names."""
     supply = iter(leaves)
     packed = _pack(supply, type_spec)
     return tff.types.type_to_py_container(packed, type_spec)
 
 
-def to_numpy(leaf: Any) -> Any:
+def to_numpy(leaf: object) -> object:
     """Turns an eager tensor into what the stock runtime would give."""
     return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
 
 
-def _pack(supply: Any, type_spec: Any) -> Any:
+def _pack(supply: Iterator[object], type_spec: tff.Type) -> Value:
     if isinstance(type_spec, tff.FederatedType):
         return _pack(supply, type_spec.member)
     if isinstance(type_spec, tff.StructType):
@@ -68,7 +72,9 @@ def _pack(supply: Any, type_spec: Any) -> Any:
     return leaf
 
 
-def _parts(value: Any, type_spec: Any, path: str) -> list[tuple[str | None, Any]]:
+def _parts(
+    value: Value, type_spec: tff.StructType, path: str
+) -> list[tuple[str | None, Value]]:
     """Lists a container's children in the order of the type."""
     names = [name for name, _ in tff.structure.to_elements(type_spec)]
     if isinstance(value, _Struct):
@@ -105,7 +111,7 @@ def _parts(value: Any, type_spec: Any, path: str) -> list[tuple[str | None, Any]
     return list(zip(names, values, strict=True))
 
 
-def _check_names(want: list[str | None], have: list[Any], path: str) -> None:
+def _check_names(want: list[str | None], have: list[object], path: str) -> None:
     if set(want) != set(have):
         raise PlainTypeError(
             f"argument{path}: expected a mapping with the keys {want}, found "
@@ -113,7 +119,7 @@ def _check_names(want: list[str | None], have: list[Any], path: str) -> None:
         )
 
 
-def _tensor(value: Any, type_spec: Any, path: str) -> Any:
+def _tensor(value: Value, type_spec: tff.TensorType, path: str) -> tf.Tensor:
     dtype = tf.as_dtype(type_spec.dtype)
     if not (isinstance(value, tf.Tensor) and value.dtype == dtype):
         converted = _converted(value, dtype)
@@ -132,7 +138,7 @@ def _tensor(value: Any, type_spec: Any, path: str) -> Any:
     return value
 
 
-def _converted(value: Any, dtype: tf.DType) -> Any:
+def _converted(value: Value, dtype: tf.DType) -> tf.Tensor | None:
     """Makes a tensor, or None: TensorFlow's own error would quote the value."""
     try:
         return tf.convert_to_tensor(value, dtype)
@@ -140,7 +146,7 @@ def _converted(value: Any, dtype: tf.DType) -> Any:
         return None
 
 
-def _variant(value: Any, type_spec: Any, path: str) -> Any:
+def _variant(value: Value, type_spec: tff.SequenceType, path: str) -> tf.Tensor:
     if not isinstance(value, tf.data.Dataset):
         if not isinstance(value, list):
             raise PlainTypeError(
@@ -158,7 +164,9 @@ def _variant(value: Any, type_spec: Any, path: str) -> Any:
     return tf.data.experimental.to_variant(value)
 
 
-def _dataset(elements: list[Any], type_spec: Any, path: str) -> tf.data.Dataset:
+def _dataset(
+    elements: list[Value], type_spec: tff.SequenceType, path: str
+) -> tf.data.Dataset:
     """Makes a dataset of a list of elements; TFF's own error would quote them."""
     with contextlib.suppress(TypeError, ValueError, tf.errors.OpError):
         return private_api.make_data_set_from_elements(
@@ -170,14 +178,14 @@ def _dataset(elements: list[Any], type_spec: Any, path: str) -> tf.data.Dataset:
     )
 
 
-def _without_sizes(found: Any, expected: Any) -> Any:
+def _without_sizes(found: tff.Type, expected: tff.Type | None) -> tff.Type:
     """Returns a type without the sizes that the expected type leaves open.
 
     The length of a batch reveals how much data a client has.
     """
     if isinstance(found, tff.StructType):
         parts = tff.structure.to_elements(found)
-        others: list[Any] = [None] * len(parts)
+        others: list[tff.Type | None] = [None] * len(parts)
         if isinstance(expected, tff.StructType) and len(expected) == len(parts):
             others = [t for _, t in tff.structure.to_elements(expected)]
         return tff.StructType(
@@ -206,9 +214,10 @@ class _SpecCache:
 
     def __init__(self, size: int):
         self._size = size
-        self._known: collections.OrderedDict[Any, bool] = collections.OrderedDict()
+        self._known: collections.OrderedDict[tuple[str, str], bool]
+        self._known = collections.OrderedDict()
 
-    def __call__(self, element_spec: Any, type_spec: Any) -> bool:
+    def __call__(self, element_spec: object, type_spec: tff.SequenceType) -> bool:
         key = (repr(element_spec), str(type_spec))
         if key not in self._known:
             found = tff.types.tensorflow_to_type(element_spec)
@@ -218,9 +227,9 @@ class _SpecCache:
         return self._known[key]
 
 
-spec_matches: Callable[[Any, Any], bool] = _SpecCache(size=256)
+spec_matches: Callable[[object, tff.SequenceType], bool] = _SpecCache(size=256)
 
 
-def leaf_count(type_spec: Any) -> int:
+def leaf_count(type_spec: tff.Type | None) -> int:
     """Counts the leaves of a type."""
     return len(graphs.leaf_types(type_spec))

@@ -16,10 +16,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tff_agg import processes
 from tff_agg.runtime import disclosure, errors
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ def create_worker_context(
     default_num_clients: int = 0,
     max_concurrent_computation_calls: int = -1,
     show_data_in_errors: bool = False,
-) -> Any:
+) -> "tff.framework.SyncContext":
     """Starts TFF's C++ worker and returns the TFF context that runs on it.
 
     The worker ends with this process, or when the context is closed or collected. It
@@ -63,7 +66,7 @@ def create_worker_context(
         log_errors=show_data_in_errors,
     )
 
-    def executor(cardinalities: Any) -> Any:
+    def executor(cardinalities: dict) -> tff.framework.RemoteExecutor:
         cardinalities.setdefault(tff.CLIENTS, default_num_clients)
         made = tff.framework.RemoteExecutor(worker.stub())
         made.set_cardinalities(cardinalities)
@@ -72,7 +75,7 @@ def create_worker_context(
     class Context(tff.framework.SyncExecutionContext):
         """TFF's own, with errors that keep clients' data to themselves."""
 
-        def invoke(self, comp: Any, arg: Any) -> Any:
+        def invoke(self, comp: tff.Computation, arg: object) -> object:
             try:
                 return super().invoke(comp, arg)
             except grpc.RpcError as error:
@@ -133,7 +136,7 @@ class Worker:
             self._environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._stub: Any = None
+        self._stub: tff.framework.RemoteExecutorGrpcStub | None = None
         self._port = 0
         atexit.register(self.close)
 
@@ -142,7 +145,7 @@ class Worker:
         with self._lock:
             return self._running().pid
 
-    def stub(self) -> Any:
+    def stub(self) -> "tff.framework.RemoteExecutorGrpcStub":
         """Returns TFF's connection to the running worker."""
         with self._lock:
             process = self._running()
@@ -178,7 +181,9 @@ class Worker:
         return self._process
 
 
-def _connect(process: subprocess.Popen[bytes], port: int) -> Any:
+def _connect(
+    process: subprocess.Popen[bytes], port: int
+) -> "tff.framework.RemoteExecutorGrpcStub":
     """Returns TFF's stub for a worker once it answers."""
     import grpc
     import tensorflow_federated as tff

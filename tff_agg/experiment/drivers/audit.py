@@ -8,16 +8,20 @@ report. The exit status is 1 if a lower bound is above the claim.
 import contextlib
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from tff_agg.aliases import Structure
 from tff_agg.experiment import canary_audit, flag_fields, progress, runs
 from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
 from tff_agg.privacy import Plan
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
 
 
 def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
@@ -47,7 +51,9 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
             trainer, config.client_learning_rate, config.local_epochs
         )
 
-    def build(trainer: Any, plan: Plan, learning_rate: float) -> Any:
+    def build(
+        trainer: trainers.LocalTrainer, plan: Plan, learning_rate: float
+    ) -> "tff.learning.templates.LearningProcess":
         return processes.build_dp_ftrl_process(
             trainer,
             plan=plan,
@@ -55,7 +61,9 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
             **process_cache.server_arguments(config),
         )
 
-    def start(process: Any, seed: tuple[int, int] | None) -> Any:
+    def start(
+        process: "tff.learning.templates.LearningProcess", seed: tuple[int, int] | None
+    ) -> Structure:
         state = process_cache.first_state(process, task)
         return state if seed is None else processes.with_noise_seed(state, seed)
 

@@ -206,7 +206,7 @@ def table(summary: Sequence[Row], metrics: Sequence[Metric]) -> str:
 
 def shown_parameters(
     summary: Sequence[Row], metric: Metric, split: str
-) -> dict[tuple[str, str], Any]:
+) -> dict[tuple[str, str], float | None]:
     """Chooses the parameter that the picture shows, by (kind, method).
 
     On validation data it is the best; test data must not be used to choose, so there

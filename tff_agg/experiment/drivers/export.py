@@ -12,6 +12,7 @@ from typing import Any
 
 from absl import flags
 
+from tff_agg.aliases import JsonObject
 from tff_agg.experiment import exported, flag_fields, runs
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
@@ -82,7 +83,7 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
     return facts
 
 
-def _guarantee(run: runs.Run) -> dict[str, Any] | None:
+def _guarantee(run: runs.Run) -> JsonObject | None:
     """Returns what the run's privacy report says; None where it has none."""
     path = run.folder / "privacy_report.json"
     if not path.is_file():

@@ -23,6 +23,7 @@ from typing import Any
 from absl import flags
 
 from tff_agg import checkpoints, privacy
+from tff_agg.aliases import JsonObject
 from tff_agg.experiment import (
     flag_fields,
     identity,
@@ -87,7 +88,7 @@ def run(
     store = checkpoints.CheckpointStore(
         folder / "checkpoints", **_retention(config.keep_last, config.keep_every)
     )
-    # Told to its end, and no earlier state left that holds the secret seed.
+    # Reported to its end, and no earlier state left that holds the secret seed.
     finished = (
         history is not None
         and config.rounds in history.reported
@@ -140,7 +141,7 @@ def _train(
     task: Task,
     store: checkpoints.CheckpointStore,
     members: privacy.Sampler,
-    process: Any,
+    process: loop.Process,
     who: identity.Identity,
     recorder: recording.Recorder,
 ) -> Outcome:
@@ -164,7 +165,7 @@ def _train(
     return recorder.end(iterate, aggregate)
 
 
-def _own_surroundings(process: Any) -> dict[str, Any]:
+def _own_surroundings(process: loop.Process) -> JsonObject:
     """Returns what the last bits depend on where not TFF computes them."""
     return process.surroundings() if hasattr(process, "surroundings") else {}
 

@@ -14,11 +14,11 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from absl import flags
 
 from tff_agg import privacy, processes
+from tff_agg.aliases import JsonObject
 from tff_agg.experiment import flag_fields, progress, run_folder, runs, tuning_report
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
@@ -168,7 +168,7 @@ def tune_inference(
     metric = task_class.metrics[0]
     opened = runs.open_runs(task_class, config.runs, config.data)
     fewest = min(len(run.rounds(config.name)) for run in opened)
-    settings = {
+    settings: JsonObject = {
         "algorithm": "inference",
         "runs": [str(run.folder.resolve().name) for run in opened],
         "rounds": [run.rounds(config.name)[-1] for run in opened],
@@ -246,7 +246,7 @@ def tune_training(
     """
     metric = task_class.metrics[0]
     run_command = run_command or _run_command
-    settings = {
+    settings: JsonObject = {
         "algorithm": "training",
         "averager": config.averager,
         "train_flags": list(config.train_flags),
@@ -371,7 +371,9 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         print(tuning_report.table(list(choices.values()), metric))
     else:
 
-        def say(number: int, total: int, candidate: Candidate, value: Any) -> None:
+        def say(
+            number: int, total: int, candidate: Candidate, value: float | None
+        ) -> None:
             found = "failed" if value is None else metric.show(value, 3)
             print(f"[{number}/{total}] {candidate}: {found}", flush=True)
 

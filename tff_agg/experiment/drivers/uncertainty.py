@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import io
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from absl import flags
@@ -134,7 +134,7 @@ def compare(
         if on_progress is not None:
             on_progress("predictions", done, total)
 
-    def scores(handle: Handle, chunk: Any) -> np.ndarray:
+    def scores(handle: Handle, chunk: object) -> np.ndarray:
         weights = opened[handle.run].load(handle.round, config.name)
         return predict(weights, chunk).scores
 
@@ -208,9 +208,9 @@ def table(found: Findings) -> str:
     from tff_agg.experiment import terminal
 
     estimators = _estimators(found.widths)
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for i, n in enumerate(found.widths.sizes):
-        row: list[Any] = [n]
+        row: list[object] = [n]
         for values in estimators.values():
             width = f"{values[:, i].mean():.5f}"
             repeats = f" ± {_error(values[:, i]):.5f}" if len(values) > 1 else ""
