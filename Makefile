@@ -32,8 +32,8 @@ format: install ## sort, format, and write the BUILD files
 	@$(PY) -m ruff format --quiet $(CODE)
 	@$(PY) -m tools.build_files
 
-test: lint ## lint, then all tests and notebooks
-	@$(PYTEST) --nbmake --nbmake-timeout=300 tests notebooks
+test: lint ## lint, then all tests
+	@$(PYTEST) tests
 
 notebooks: install ## run the notebooks
 	@$(PYTEST) --nbmake --nbmake-timeout=300 notebooks
