@@ -188,13 +188,13 @@ CANDIDATES: Mapping[tuple[str, str], Mapping[str, Sequence[Settings]]] = {
     # Averages as in the paper's rows for ε = 8, from two thirds of the run on.
     **{
         (REDUCED, task): {
-            BASELINE: [plain(rate) for rate in (4.0, 2.0, 1.0)],
-            EMA: [ema(rate, 0.6, REDUCED_START) for rate in (2.0, 4.0, 1.0)],
+            BASELINE: [plain(rate) for rate in (4.0, 2.0, 1.0, 8.0)],
+            EMA: [ema(rate, 0.6, REDUCED_START) for rate in (2.0, 4.0, 1.0, 8.0)],
             UTA: [uta(rate, k, REDUCED_START) for rate in rates],
         }
         for task, k, rates in (
-            (ORIGINAL, 2, (4.0, 2.0, 1.0)),
-            (SHIFT, 5, (2.0, 4.0, 1.0)),
+            (ORIGINAL, 2, (4.0, 2.0, 1.0, 8.0)),
+            (SHIFT, 5, (2.0, 4.0, 1.0, 8.0)),
         )
     },
 }
