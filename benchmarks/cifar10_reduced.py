@@ -1,76 +1,49 @@
-r"""CIFAR-10 with a small WideResNet: the paper's arms at a size that two cores can do.
+r"""CIFAR-10 with a small WideResNet: the paper's arms at a size that one core can do.
 
     python -m benchmarks.cifar10_reduced --data_dir=../shared/data --out=results/cifar10
 
-WRN-10-1 in place of WRN-16-4, the images that are there (of five training files those
-that are), 100 steps of 128 images. Nothing is tuned: β and k are those of the paper's
-rows for ε = 8, the learning rate is 2 as in most of them, τ is two thirds of the run.
-The seeds are known, so that the figures can be had again: such runs have no guarantee.
-Goes on where it stopped.
+WRN-10-1 in place of WRN-16-4, images of 16 × 16 pixels, those training images that are
+there, 60 steps of 512 images, noise of ε = 8. Every arm has four candidates, the
+learning rates 1, 2, 4 and 8, chosen on validation data with seed 100; β and k are those
+of the paper's rows for ε = 8, τ is two thirds of the run. The rest is as in
+`cifar_table`: the seeds are known, so that such runs have no guarantee; it goes on
+where it stopped.
 """
 
+import json
 import pathlib
-import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from absl import flags
 
 from benchmarks import cifar_arms as arms
-from benchmarks.cifar_lanes import TRAINED, Bundle, Settings, Wanted
+from benchmarks.cifar_lanes import TRAINED, Bundle, Wanted, name_of
+from benchmarks.cifar_table import TUNING_SEED, Study, gains, say, table
 from cifar.task import CifarConfig
-from tff_agg.experiment import binaries, flag_fields, terminal
-from tff_agg.experiment.seed_statistics import spread
+from tff_agg import files
+from tff_agg.experiment import binaries, flag_fields
 from tff_agg.recycling import inference
 
-STEPS, START = 100, 67
-GRID = inference.Grid(uta=(10,), outputs=(5,), ema=(0.9,))
-COLUMNS = (
-    *(TRAINED, "last", "EMA_baseline"),
-    *("EMA_inf 0.9", "UTA_inf 10", "OPA 5", "OMV 5"),
-)
-# The paper's k of the rows for ε = 8.
-K = {arms.ORIGINAL: 2, arms.SHIFT: 5}
+TASKS = (arms.ORIGINAL, arms.SHIFT)
+# Does the network learn at all at this size; and with as many groups in the
+# normalisation as the paper's wider network has?
+PROBES = {"no_noise": {}, "no_noise_16_groups": {"groups": 16}}
+_PROBED = (arms.plain(4.0),)
 
 
-def settings_of(task: str, rate: float) -> dict[str, Settings]:
-    """Returns the arms of a task at a learning rate."""
-    return {
-        arms.BASELINE: arms.plain(rate),
-        arms.EMA: arms.ema(rate, 0.6, START),
-        arms.UTA: arms.uta(rate, K[task], START),
-    }
-
-
-def base(task: str, data_dir: str, seed: int) -> dict[str, Any]:
-    """Returns what the arms share, as fields of a CifarConfig."""
-    shift = {"pds": True, "pds_period": 50} if task == arms.SHIFT else {}
-    return {
-        "data_dir": data_dir,
-        "dataset": "cifar10",
-        "model": "wide_resnet",
-        "depth": 10,
-        "width": 1,
-        "rounds": STEPS,
-        "batch_size": 128,
-        "noise_multiplier": 0.6,
-        "seed": seed,
-        "insecure_noise_seed": seed,
-        **shift,
-    }
-
-
-def table(tests: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Lays the lines out: mean ± standard deviation over seeds, in percent."""
-
-    def cell(values: Sequence[float]) -> str:
-        return f"{100 * statistics.fmean(values):.2f} ± {100 * spread(values):.2f}"
-
-    rows = [
-        [line, *(cell([found[column] for found in several]) for column in COLUMNS)]
-        for line, several in tests.items()
-    ]
-    return terminal.table(["line", *COLUMNS], rows)
+def probe(out: pathlib.Path, data_dir: str) -> None:
+    """Trains without noise, and prints validation accuracy."""
+    for name, changes in PROBES.items():
+        shared = arms.base(arms.REDUCED, arms.ORIGINAL, data_dir, TUNING_SEED)
+        without = {"epsilon": None, "noise_multiplier": 0.0}
+        config = CifarConfig(**{**shared, **without, **changes})
+        bundle = Bundle(config, _PROBED, out / f"probe_{name}")
+        bundle.run(Wanted(inference.Grid(uta=(10,))), say)
+        for one in _PROBED:
+            found = bundle.scores(one)["scores"]["heldout"]
+            say(
+                f"{name}: {name_of(one)}: {found[TRAINED]:.4f}, "
+                f"mean of the last ten {found['UTA_inf 10']:.4f}"
+            )
 
 
 def define_flags(values: flags.FlagValues) -> None:
@@ -79,30 +52,27 @@ def define_flags(values: flags.FlagValues) -> None:
         values, "string", "data_dir", "../shared/data", "folder with cifar10/"
     )
     flag_fields.define_one(values, "string", "out", "results/cifar10", "folder")
-    flag_fields.define_one(values, "integer", "seeds", 2, "runs of each line")
-    flag_fields.define_one(values, "list", "tasks", list(K), "with and without a shift")
-    flag_fields.define_one(values, "float", "rate", 2.0, "learning rate of all arms")
+    flag_fields.define_one(values, "integer", "seeds", 3, "runs of each line")
+    flag_fields.define_one(
+        values, "list", "tasks", list(TASKS), "with and without a shift"
+    )
+    flag_fields.define_one(
+        values, "boolean", "probes", False, "train without noise, too"
+    )
 
 
 def main(values: flags.FlagValues) -> int:
     """Trains what is missing and prints the table."""
-    out, tests = pathlib.Path(values.out), {}
+    out = pathlib.Path(values.out)
+    study, found = Study(out, values.data_dir, range(values.seeds)), {}
+    if values.probes:
+        probe(out, values.data_dir)
     for task in values.tasks:
-        settings = settings_of(task, values.rate)
-        bundles = [
-            Bundle(
-                CifarConfig(**base(task, values.data_dir, seed)),
-                list(settings.values()),
-                out / task,
-            )
-            for seed in range(values.seeds)
-        ]
-        for bundle in bundles:
-            bundle.run(Wanted(GRID, ("test",)), lambda text: print(text, flush=True))
-        for arm, one in settings.items():
-            found = [bundle.scores(one)["scores"]["test"] for bundle in bundles]
-            tests[f"{task}, {arm}"] = found
-    print(table(tests))
+        lines = found[task] = study.lines(arms.REDUCED, task, study.seeds)
+        say(f"\n{task}, seeds {list(study.seeds)}\n{table(lines)}")
+        if len(study.seeds) > 1:
+            say(gains(lines))
+        files.write_text(out / "table.json", json.dumps(found, indent=1) + "\n")
     return 0
 
 

@@ -123,10 +123,14 @@ class Bundle:
         records = [_Record(judge, states[0]["iterate"]) for _ in missing]
         computed = 0
         for step in range(1, self._base.rounds + 1):
-            computed += len(set(together.leaders(step - 1)))
+            leaders = together.leaders(step - 1)
+            computed += len(set(leaders))
             states = together.next(states, read(step - 1, secret).data)
-            for record, state in zip(records, states, strict=True):
-                record.add(step, state["iterate"])
+            for lane, leader in enumerate(leaders):
+                if leader == lane:
+                    records[lane].add(step, states[lane]["iterate"])
+                else:
+                    records[lane].follow(records[leader])
         trained = time.process_time() - began
         self._folder.mkdir(parents=True, exist_ok=True)
         for settings, record, state in zip(missing, records, states, strict=True):
@@ -239,6 +243,11 @@ class _Record:
             ((_, mean),) = means
             accuracy = self._judge.accuracy
             self.curve.append((step, accuracy(iterate), accuracy(mean)))
+
+    def follow(self, leader: "_Record") -> None:
+        """Takes over what a run has whose steps were this one's so far, all of them."""
+        self._tail, self._moving = leader._tail.copy(), leader._moving
+        self.curve, self.kept = list(leader.curve), dict(leader.kept)
 
     def scores(self, aggregate: Weights) -> Scores:
         """Scores what training went on from, and all inference aggregations."""

@@ -2,13 +2,12 @@ r"""The paper's CIFAR-100 table from runs of one's own: tunes, trains, judges, p
 
     python -m benchmarks.cifar_table --data_dir=../shared/data --out=results/cifar
 
-Every arm has five candidates (`cifar_arms`), chosen on validation data with seed 100 at
-ε = 1; the last iterate and what is recycled have a choice each. At ε = 8, whose runs
-are eight times as long, those choices are used (of the baseline's two that for
-recycling), with τ at the same share of the run. The chosen ones are trained with seeds
-0, 1, … and judged on test data; inference parameters are those that were best in
-tuning. All seeds are known, so that the figures can be had again, and all runs of a
-seed share batches and noise: such runs have no guarantee. Writes table.json,
+All arms of a level have equally many candidates (`cifar_arms`): five at ε = 1, three at
+ε = 8, whose runs are eight times as long. They are chosen from on validation data with
+seed 100; the last iterate and what is recycled have a choice each. The chosen ones are
+trained with seeds 0, 1, … and judged on test data; inference parameters are those that
+were best in tuning. All seeds are known, so that the figures can be had again, and all
+runs of a seed share batches and noise: such runs have no guarantee. Writes table.json,
 uncertainty.json and curves.png to --out; goes on where it stopped.
 """
 
@@ -38,7 +37,6 @@ from tff_agg.experiment.seed_statistics import spread as spread_of
 from tff_agg.recycling import inference
 
 TUNING_SEED = 100
-TUNED_AT = "eps1"
 RECYCLED_METHODS = ("EMA_inf", "UTA_inf", "OPA", "OMV")
 COLUMNS = (TRAINED, "last", "EMA_baseline", *RECYCLED_METHODS)
 
@@ -97,18 +95,6 @@ def choose(found: Sequence[tuple[Settings, Mapping[str, float]]], by: str) -> Ch
     return Choice(settings, parameters)
 
 
-def scaled(settings: Settings, factor: float) -> Settings:
-    """Returns the settings for runs of another length: τ at the same share.
-
-    Example:
-      >>> scaled({'learning_rate': 2.0, 'start_round': 100}, 8.0)
-      {'learning_rate': 2.0, 'start_round': 800}
-    """
-    if "start_round" not in settings:
-        return settings
-    return {**settings, "start_round": round(factor * settings["start_round"])}
-
-
 class Study:
     """All runs of the table in one folder."""
 
@@ -125,15 +111,15 @@ class Study:
 
     def choices(self, level: str, task: str) -> dict[str, Choice]:
         """Returns what each line of the table has chosen; runs what it takes."""
-        candidates = arms.CANDIDATES[TUNED_AT, task]
+        candidates = arms.CANDIDATES[level, task]
         every = [one for several in candidates.values() for one in several]
-        tuned = self.bundle(TUNED_AT, task, every, TUNING_SEED)
-        tuned.run(Wanted(arms.GRID), say)
+        tuned = self.bundle(level, task, every, TUNING_SEED)
+        tuned.run(Wanted(arms.ALL_LEVELS[level].grid), say)
         found = {
             arm: [(one, tuned.scores(one)["scores"]["heldout"]) for one in several]
             for arm, several in candidates.items()
         }
-        made = {
+        return {
             **{
                 line: choose(found[arms.BASELINE], by)
                 for line, by in _BASELINES.items()
@@ -141,15 +127,14 @@ class Study:
             arms.EMA: choose(found[arms.EMA], TRAINED),
             arms.UTA: choose(found[arms.UTA], TRAINED),
         }
-        if level != TUNED_AT:
-            # Not tuned here: one run, of which both are made, at half the price.
-            last, recycled = _BASELINES
-            made[last] = made[recycled]
-        factor = arms.LEVELS[level].steps / arms.LEVELS[TUNED_AT].steps
-        return {
-            line: choice._replace(settings=scaled(choice.settings, factor))
-            for line, choice in made.items()
-        }
+
+    def is_tuned(self, level: str, task: str) -> bool:
+        """Says whether all candidates have been run."""
+        every = [
+            o for several in arms.CANDIDATES[level, task].values() for o in several
+        ]
+        tuned = self.bundle(level, task, every, TUNING_SEED)
+        return all(tuned.path(one).exists() for one in every)
 
     def judged(self, level: str, task: str, seed: int) -> Bundle:
         """Returns the chosen runs of a seed, trained and judged."""
@@ -179,14 +164,17 @@ class Study:
             shared = arms.base(level, arms.ORIGINAL, self._data_dir, TUNING_SEED)
             folder = self._out / f"probe_{name}"
             bundle = Bundle(CifarConfig(**{**shared, **changes}), settings, folder)
-            bundle.run(Wanted(arms.GRID, curve=arms.LEVELS[level].curve), say)
+            facts = arms.LEVELS[level]
+            bundle.run(Wanted(facts.grid, curve=facts.curve), say)
             for one in settings:
                 found = bundle.scores(one)["scores"]["heldout"]
                 best = [best_parameter(found, m) for m in ("last", "UTA_inf")]
                 say(f"{name}: {name_of(one)}: {found[TRAINED]:.4f}, {best}")
 
     def done(self, level: str, task: str) -> list[int]:
-        """Returns the seeds whose runs are all there."""
+        """Returns the seeds whose runs are all there; none where nothing is tuned."""
+        if not self.is_tuned(level, task):
+            return []
         choices = _distinct(self.choices(level, task))
         return [
             seed
@@ -214,7 +202,7 @@ def _wanted(level: str, choices: Mapping[str, Choice], with_curve: bool) -> Want
         chosen = {c.parameters[method] for c in choices.values() for method in methods}
         return tuple(sorted(value for value in chosen if value is not None))
 
-    facts = arms.LEVELS[level]
+    facts = arms.ALL_LEVELS[level]
     return Wanted(
         inference.Grid(
             uta=tuple(int(k) for k in values("UTA_inf")),

@@ -133,6 +133,30 @@ def projected(found: Data, width: int) -> Data:
     return Data(split(found.train), split(found.test), one, 0 * one)
 
 
+def shrunk(found: Data, factor: int) -> Data:
+    """Returns smaller images: the mean of every square of pixels, as a byte.
+
+    Args:
+      found: Images.
+      factor: The side of a square.
+
+    Example:
+      >>> shrunk(synthetic('cifar10', (32, 32, 3), 20), 2).train.features.shape
+      (20, 16, 16, 3)
+    """
+    side = found.train.features.shape[1]
+    if side % factor:
+        raise ValueError(f"shrink={factor} must divide the images' side, {side}")
+
+    def split(part: Split) -> Split:
+        count, few = len(part.labels), side // factor
+        squares = part.features.reshape(count, few, factor, few, factor, -1)
+        means = squares.mean(axis=(2, 4), dtype=np.float32)
+        return Split(np.round(means).astype(np.uint8), part.labels)
+
+    return found._replace(train=split(found.train), test=split(found.test))
+
+
 def synthetic(dataset: str, shape: tuple[int, ...], examples: int = 2000) -> Data:
     """Makes up data of which a model can learn something: a pattern for each class.
 

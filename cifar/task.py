@@ -21,7 +21,7 @@ from tff_agg.experiment.task import Weights
 from tff_agg.fields import described
 
 _SYNTHETIC_WIDTH = 64
-# In a micro-batch of the network.
+# In a micro-batch of the network, of 32 × 32 pixels.
 _IMAGES = 4
 _PRETRAINED = (
     "The network that made the features: it was trained on public data, which no "
@@ -52,6 +52,10 @@ class CifarConfig(SampleConfig):
     training_examples: int = described(
         0, "train on so many, the first; 0: all", in_process=False
     )
+    shrink: int = described(
+        1, "wide_resnet: squares of so many pixels a side become one; 1: as it is",
+        at_least=1, only_with=("model", ("wide_resnet",)),
+    )  # fmt: skip
     augmentations: int = described(
         1, "wide_resnet: K, copies of an example moved and mirrored; 1: as it is",
         at_least=1, only_with=("model", ("wide_resnet",)),
@@ -62,6 +66,10 @@ class CifarConfig(SampleConfig):
     width: int = described(
         4, "wide_resnet: factor of the width", only_with=("model", ("wide_resnet",))
     )
+    groups: int = described(
+        16, "wide_resnet: of the group normalisation, for any number of channels",
+        at_least=1, only_with=("model", ("wide_resnet",)),
+    )  # fmt: skip
 
 
 class Cifar(SampleTask):
@@ -84,6 +92,7 @@ class Cifar(SampleTask):
             config.data_dir,
             config.synthetic,
             config.projected,
+            config.shrink,
         )
         count = config.training_examples or len(found.train.labels)
         if count > len(found.train.labels):
@@ -123,7 +132,8 @@ class Cifar(SampleTask):
         """The network's sizes."""
         from cifar.wide_resnet import WideResNet
 
-        return WideResNet(self.config.depth, self.config.width, self.classes)
+        sizes = (self.config.depth, self.config.width, self.classes)
+        return WideResNet(*sizes, groups=self.config.groups)
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -181,7 +191,7 @@ class Cifar(SampleTask):
             layers.clipped_by_layers(loss),
             layers.example_bytes(loss, shapes, self.batch(np.arange(1), 0)),
             # More copies at a time gain nothing, and leave the cache.
-            max(1, _IMAGES // self.config.augmentations),
+            max(1, _IMAGES * self.config.shrink**2 // self.config.augmentations),
             by_core=True,
         )
 
@@ -198,7 +208,7 @@ class Cifar(SampleTask):
 
 @functools.lru_cache(2)  # Runs of one process share their data.
 def _read(
-    dataset: str, model: str, folder: str, synthetic: bool, projected: int
+    dataset: str, model: str, folder: str, synthetic: bool, projected: int, shrink: int
 ) -> data.Data:
     """Reads what a configuration asks for."""
     frozen = model == "last_layer"
@@ -210,4 +220,5 @@ def _read(
         found = data.features(where / "features.npz")
     else:
         found = data.images(dataset, where)
-    return data.projected(found, projected) if projected else found
+    found = data.projected(found, projected) if projected else found
+    return data.shrunk(found, shrink) if shrink > 1 else found

@@ -42,6 +42,11 @@ class WideResNet:
             raise ValueError(f"depth must be 6n + 4, such as 16; got {self.depth!r}")
         if self.width < 1:
             raise ValueError(f"width must be at least 1; got {self.width!r}")
+        if any(c % min(self.groups, c) for c in (_STEM, _STEM * self.width)):
+            raise ValueError(
+                f"groups={self.groups} must divide the {_STEM} channels of the stem "
+                f"and the {_STEM * self.width} of the first stage"
+            )
 
     def _blocks(self) -> list[tuple[str, int, int, int]]:
         """Returns name, channels in, channels out and stride of every block."""
@@ -82,8 +87,10 @@ class WideResNet:
                 return np.ones(shape, np.float32)
             if len(shape) == 1 or name == "kernel":
                 return np.zeros(shape, np.float32)
-            # Standardised when used: only the direction counts.
-            return generator.standard_normal(shape).astype(np.float32)
+            # Standardised when used: only the direction counts. But the shorter a
+            # kernel, the further a step turns it; so long is the one that is used.
+            normal = generator.standard_normal(shape)
+            return (normal / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
 
         return {name: one(name, shape) for name, shape in self.shapes().items()}
 

@@ -16,6 +16,7 @@ from cifar import data, wide_resnet
 from cifar.task import Cifar, CifarConfig
 from tff_agg import privacy
 from tff_agg.experiment import flag_fields
+from tff_agg.learning import layers
 from tff_agg.learning.layers import Layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -147,6 +148,46 @@ def test_the_network_has_its_sizes_and_no_mixing_of_examples():
     )
     with pytest.raises(ValueError, match="depth must be 6n"):
         wide_resnet.WideResNet(15, 4, 10)
+    with pytest.raises(ValueError, match="groups=5 must divide the 16 channels"):
+        wide_resnet.WideResNet(10, 1, 10, groups=5)
+
+
+def test_kernels_start_as_long_as_they_are_used():
+    # A longer one would be the same network, but one that steps hardly turn.
+    weights = wide_resnet.WideResNet(10, 1, 10).initial_weights(0)
+    kernels = {name: w for name, w in weights.items() if w.ndim == 4}
+    assert len(kernels) == 9
+    for name, kernel in kernels.items():
+        used = np.asarray(layers.standardised(kernel))
+        np.testing.assert_allclose(kernel.std(), used.std(), rtol=0.15, err_msg=name)
+
+
+def test_images_are_shrunk_to_the_means_of_squares():
+    found = data.synthetic("cifar10", (32, 32, 3), 20)
+    small = data.shrunk(found, 4)
+    assert small.test.features.shape == (5, 8, 8, 3)
+    square = found.train.features[3, 4:8, 24:28, 1]
+    assert abs(int(small.train.features[3, 1, 6, 1]) - square.mean()) <= 0.5
+    np.testing.assert_array_equal(small.train.labels, found.train.labels)
+    with pytest.raises(ValueError, match="shrink=5 must divide the images' side, 32"):
+        data.shrunk(found, 5)
+
+
+def test_a_smaller_network_on_smaller_images():
+    sizes = {"depth": 10, "width": 1, "groups": 4, "shrink": 2}
+    task = Cifar(config(dataset="cifar10", model="wide_resnet", **sizes))
+    assert task.network.groups == 4
+    batch = task.batch(np.arange(3), 0)
+    assert batch[0].shape == (3, 16, 16, 3)
+    # Four times as many images as of the full size fit a core's cache.
+    assert task.sample_model().largest_micro_batch == 16
+    weights = task.initial_weights() | {"kernel": np.ones((64, 10), "f")}
+    apart = dataclasses.replace(task.network, groups=16)
+    numbers = batch[0] / 64 - 2.0
+    assert np.abs(task.network.logits(weights, numbers)).max() > 0
+    assert np.abs(
+        task.network.logits(weights, numbers) - apart.logits(weights, numbers)
+    ).max() > 0.01  # fmt: skip
 
 
 def test_copies_are_moved_and_mirrored():

@@ -1,5 +1,6 @@
 """The table's runs side by side, what its arms may choose from and do choose."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -81,8 +82,9 @@ def row(name):
 
 
 @pytest.mark.parametrize("task", [arms.ORIGINAL, arms.SHIFT])
-def test_arms_choose_from_as_many_and_the_papers_is_the_first(task):
-    several = arms.CANDIDATES[cifar_table.TUNED_AT, task]
+@pytest.mark.parametrize("level", arms.LEVELS)
+def test_arms_choose_from_as_many_and_the_papers_is_the_first(level, task):
+    several = arms.CANDIDATES[level, task]
     assert len({len(candidates) for candidates in several.values()}) == 1
     prefix = "c100_pds" if task == arms.SHIFT else "c100"
     for arm, name in (
@@ -92,8 +94,8 @@ def test_arms_choose_from_as_many_and_the_papers_is_the_first(task):
     ):
         names = [cifar_lanes.name_of(one) for one in several[arm]]
         assert len(set(names)) == len(names)
-        ours = CifarConfig(**arms.base("eps1", task, "", 0) | several[arm][0])
-        wanted = row(f"{prefix}_{name}_eps1")
+        ours = CifarConfig(**arms.base(level, task, "", 0) | several[arm][0])
+        wanted = row(f"{prefix}_{name}_{level}")
         for field in ("learning_rate", "averager", "k", "ema_decay", "start_round"):
             assert getattr(ours, field) == getattr(wanted, field), (arm, field)
         for field in ("rounds", "noise_multiplier", "batch_size", "clip_norm", "pds"):
@@ -177,10 +179,50 @@ def test_a_walk_is_told_from_what_is_pulled_back():
 @pytest.mark.parametrize("task", [arms.ORIGINAL, arms.SHIFT])
 def test_the_small_runs_have_the_papers_averages(task):
     prefix = "c10_pds" if task == arms.SHIFT else "c10"
-    several = cifar10_reduced.settings_of(task, 0.5)
-    for arm, name in ((arms.EMA, "ema"), (arms.UTA, "uta")):
-        config = cifar10_reduced.base(task, "", seed=7) | dict(several[arm])
+    several = arms.CANDIDATES[arms.REDUCED, task]
+    rates = {arm: {one["learning_rate"] for one in several[arm]} for arm in several}
+    assert len({frozenset(found) for found in rates.values()}) == 1
+    for arm, name in (
+        (arms.BASELINE, "baseline"),
+        (arms.EMA, "ema"),
+        (arms.UTA, "uta"),
+    ):
+        # The paper's rate comes first.
+        config = arms.base(arms.REDUCED, task, "", seed=7) | dict(several[arm][0])
         ours, wanted = CifarConfig(**config), row(f"{prefix}_{name}_eps8")
-        for field in ("averager", "k", "ema_decay", "pds", "clip_norm"):
+        for field in ("learning_rate", "averager", "k", "ema_decay", "pds"):
             assert getattr(ours, field) == getattr(wanted, field), (arm, field)
-        assert (ours.learning_rate, ours.seed, ours.insecure_noise_seed) == (0.5, 7, 7)
+        assert (ours.seed, ours.insecure_noise_seed, ours.epsilon) == (7, 7, 8.0)
+
+
+def test_a_level_whose_candidates_have_not_been_run_has_no_seeds(tmp_path):
+    study = cifar_table.Study(tmp_path, "", seeds=[0])
+    assert not study.is_tuned("eps8", arms.ORIGINAL)
+    assert study.done("eps8", arms.ORIGINAL) == []
+
+
+def test_the_small_table_is_printed_from_what_is_there(tmp_path, capsys):
+    grid = arms.ALL_LEVELS[arms.REDUCED].grid
+    scores = {cifar_lanes.key_of(*method): 0.3 for method in grid.methods()}
+    scores |= {"trained": 0.3, "last": 0.3}
+    folder = tmp_path / f"{arms.REDUCED}_{arms.ORIGINAL}"
+    for several in arms.CANDIDATES[arms.REDUCED, arms.ORIGINAL].values():
+        for one in several:
+            # Rate 2 is the best one on validation data.
+            better = 0.1 * (one["learning_rate"] == 2.0)
+            found = {key: value + better for key, value in scores.items()}
+            for seed in (cifar_table.TUNING_SEED, 0, 1):
+                path = folder / f"{cifar_lanes.name_of(one)}-seed{seed}.json"
+                path.parent.mkdir(exist_ok=True)
+                both = {"heldout": found, "test": found}
+                path.write_text(json.dumps({"scores": both}))
+    values = flags.FlagValues()
+    cifar10_reduced.define_flags(values)
+    values(["", f"--out={tmp_path}", "--seeds=2", f"--tasks={arms.ORIGINAL}"])
+    assert cifar10_reduced.main(values) == 0
+    printed = capsys.readouterr().out
+    assert "η=2 k=2 τ=40" in printed
+    assert "40.00 ± 0.00" in printed
+    assert "+0.00 ± 0.00" in printed
+    lines = json.loads((tmp_path / "table.json").read_text())[arms.ORIGINAL]
+    assert len(lines) == 4
