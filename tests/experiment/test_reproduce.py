@@ -12,6 +12,7 @@ from stackoverflow.paper_tables import COLUMNS, EPSILONS, SCALES, ReproduceConfi
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment import in_memory
 from tff_agg.experiment.drivers import train
+from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
 
 LEAST = {
@@ -119,7 +120,8 @@ def test_a_table_from_its_runs_to_its_pictures(config):
 def test_what_is_trained_in_memory_is_what_would_be_saved(make_task, cache, tmp_path):
     task = make_task()
     train.run(task, tmp_path / "run", cache=cache)
-    kept = list(in_memory.saved(StackOverflow, tmp_path / "run"))
+    run = Run.open(StackOverflow, tmp_path / "run")
+    kept = [(n, run.load(n), run.load(n, "aggregate")) for n in run.rounds()[1:]]
     passing = list(in_memory.train(task, cache))
     assert [number for number, *_ in kept] == [number for number, *_ in passing]
     for (_, *one), (_, *other) in zip(kept, passing, strict=True):

@@ -2,8 +2,7 @@
 
 A candidate is trained in memory and judged by what it broadcasts and by the means of
 its last iterates (UTA_inf). The scores are written to one file for each candidate,
-named after what identifies its run, so that a stopped search goes on. A run that was
-saved can be judged the same way, by its checkpoints.
+named after what identifies its run, so that a stopped search resumes.
 """
 
 import collections
@@ -20,7 +19,6 @@ import numpy as np
 from tff_agg import files
 from tff_agg.experiment import run_folder
 from tff_agg.experiment.process_cache import ProcessCache, first_state
-from tff_agg.experiment.runs import Run
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
 
@@ -88,15 +86,8 @@ def train(task: Task, cache: ProcessCache) -> Models:
             yield number + 1, iterate, aggregate
 
 
-def saved(task_class: type[Task], folder: str | os.PathLike) -> Models:
-    """Yields (round, iterate, aggregate) of a run that was saved."""
-    run = Run.open(task_class, folder)
-    for number in run.rounds()[1:]:
-        yield number, run.load(number), run.load(number, "aggregate")
-
-
 def score(task: Task, judging: Judging, models: Models) -> Scored:
-    """Scores a candidate, as `train` or `saved` yields it."""
+    """Scores a candidate, as `train` yields it."""
     from tff_agg.experiment import recording
 
     config = task.config
