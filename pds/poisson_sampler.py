@@ -67,6 +67,11 @@ class PoissonSampler:
             )
 
     @property
+    def cohort_size(self) -> int:
+        """How many examples a batch has on average."""
+        return self.batch_size
+
+    @property
     def population_size(self) -> int:
         """How many examples there are."""
         return sum(len(group.users) for group in self.groups)

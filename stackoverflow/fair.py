@@ -16,9 +16,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from stackoverflow import table_jobs
 from stackoverflow.paper_tables import SCALES, ReproduceConfig, Run
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tff_agg.experiment import in_memory, run_folder
+from tff_agg.experiment import in_memory
+from tff_agg.recycling.metrics import Values
 
 BROADCAST = in_memory.BROADCAST
 FIRST_SEED = 100  # the tables have 0, 1, 2, …
@@ -162,16 +164,20 @@ class Found(NamedTuple):
 
     Attributes:
       point: The point.
-      values: By the model ('broadcast', 'UTA_inf 100'), the metric on validation data.
+      values: By the model ('broadcast', 'UTA_inf 100'), the metrics on validation data.
     """
 
     point: Point
-    values: Mapping[str, float]
+    values: Mapping[str, Values]
 
     def best(self, *, recycled: bool) -> str:
         """Returns the best model: what is broadcast, or UTA_inf with the best k."""
         names = [name for name in self.values if name != in_memory.BROADCAST]
-        return max(names, key=self.values.__getitem__) if recycled else BROADCAST
+        return max(names, key=self.accuracy) if recycled else BROADCAST
+
+    def accuracy(self, model: str) -> float:
+        """Returns what a model is judged by."""
+        return self.values[model][METRIC.name]
 
 
 class Line(NamedTuple):
@@ -190,11 +196,14 @@ class Line(NamedTuple):
 
 def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
     """Scores the whole grid on validation data; resumes where it was stopped."""
-    return [score(config, epsilon, point) for point in points(config, epsilon)]
+    job = functools.partial(score, config.anywhere(), epsilon)
+    every = points(config, epsilon)
+    return table_jobs.run_all(config, job, every, f"search, ε = {epsilon}")
 
 
 def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
     """Scores one point on validation data, or reads its scores."""
+    table_jobs.set_up()
     from tff_agg.experiment import process_cache
 
     base = base_config(config, epsilon)
@@ -206,8 +215,7 @@ def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
             config.results / "scores",
             functools.partial(in_memory.train, task, cache),
         )
-    values = {name: one[METRIC.name] for name, one in scored.values.items()}
-    return Found(point, values)
+    return Found(point, scored.values)
 
 
 def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
@@ -221,7 +229,7 @@ def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
     for arm, noise in dict.fromkeys(one.point[:2] for one in found):
         own = [one for one in found if one.point[:2] == (arm, noise)]
         for recycled in (False, True):
-            best = max(own, key=lambda one: one.values[one.best(recycled=recycled)])
+            best = max(own, key=lambda one: one.accuracy(one.best(recycled=recycled)))
             model = best.best(recycled=recycled)
             lines.append(Line(best.point, "chosen", model))
     return list(dict.fromkeys(lines))
@@ -232,6 +240,7 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
 
     Nothing is kept but the scores.
     """
+    table_jobs.set_up()
     from tff_agg.experiment import process_cache
 
     base = base_config(config, epsilon)
@@ -245,42 +254,6 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
             scores = config.results / "scores"
             found.append(in_memory.remembered(task, how, scores, models))
     return found
-
-
-def rows_of(
-    lines: Sequence[Line], tests: Mapping[Point, Sequence[in_memory.Scored]]
-) -> tuple[list[str], list[list[str]]]:
-    """Returns header and rows of the table; gains are over the first line."""
-    from tff_agg.experiment import result_tables, seed_statistics
-
-    metrics = StackOverflow.metrics[:3]
-    header = ["arm", "noise", "clip", "rate", "settings", "model"]
-    header += [f"test {metric.label}" for metric in metrics]
-    header += ["gain", "clear of the spread"]
-    rows: list[list[str]] = []
-    first: list[float] = []
-    for line in lines:
-        scores = [one.values[line.model] for one in tests[line.point]]
-        values = [one[METRIC.name] for one in scores]
-        last = ["", ""]
-        if first:
-            gain = seed_statistics.gain(values, first)
-            verdict = {True: "yes", False: "no", None: "too few seeds"}[gain.clear]
-            last = [f"{100 * gain.relative:+.1f} %", verdict]
-        first = first or values
-        rows.append(
-            [
-                *map(str, line.point),
-                line.why,
-                line.model,
-                *(
-                    result_tables.shown([one[metric.name] for one in scores], metric)
-                    for metric in metrics
-                ),
-                *last,
-            ]
-        )
-    return header, rows
 
 
 def base_config(config: ReproduceConfig, epsilon: str) -> StackOverflowConfig:
@@ -301,22 +274,11 @@ def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
     return found
 
 
-def run(config: ReproduceConfig, epsilon: str) -> tuple[list[str], list[list[str]]]:
-    """Searches, trains what was chosen, tests it; writes the table and returns it."""
-    from tff_agg import files
-    from tff_agg.experiment import result_tables
-
-    results = run_folder.results_folder(str(config.results))
-    found = search(config, epsilon)
-    header = ["arm", "noise", "clip", "rate", *found[0].values]
-    rows = [
-        [*map(str, one.point), *map(METRIC.show, one.values.values())] for one in found
-    ]
-    text = result_tables.markdown(header, rows)
-    files.write_text(results / f"search_eps{epsilon}.md", text)
-    lines = lines_of(found, published(config, epsilon))
-    tests = {line.point: test(config, epsilon, line.point) for line in lines}
-    table = rows_of(lines, tests)
-    text = result_tables.markdown(*table)
-    files.write_text(results / f"table_eps{epsilon}.md", text)
-    return table
+def tests_of(
+    config: ReproduceConfig, epsilon: str, lines: Sequence[Line]
+) -> dict[Point, list[in_memory.Scored]]:
+    """Tests the points of the lines, each with every seed."""
+    job = functools.partial(test, config.anywhere(), epsilon)
+    every = list(dict.fromkeys(line.point for line in lines))
+    found = table_jobs.run_all(config, job, every, f"test, ε = {epsilon}")
+    return dict(zip(every, found, strict=True))

@@ -10,6 +10,7 @@ population.
 import csv
 import dataclasses
 import itertools
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -150,8 +151,9 @@ class ReproduceConfig:
       out: Where runs and results go, in a folder for each scale.
       epsilons: The rows of the table.
       trainings: The trainings of each row; the baseline must be among them.
+      jobs: How many trainings run at the same time on this machine.
       address: A Ray cluster to spread the trainings over, which sees the same storage;
-        None: they run here, one after the other.
+        None: they run here.
       shift: The fair comparison: with the periodic shift, or without.
     """
 
@@ -164,6 +166,7 @@ class ReproduceConfig:
     trainings: tuple[str, ...] = tuple(TRAININGS)
     address: str | None = None
     shift: bool = False
+    jobs: int = 1
 
     def __post_init__(self):
         if self.shift and self.table != FAIR:
@@ -171,8 +174,14 @@ class ReproduceConfig:
                 f"shift must be False with the table {self.table!r}: it is for "
                 f"{FAIR!r}; the paper's table with the shift is 'pds'"
             )
-        if self.seeds < 1:
-            raise ValueError(f"seeds must be at least 1; got {self.seeds}")
+        for name in ("seeds", "jobs"):
+            if (number := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be at least 1; got {number}")
+        if self.jobs > 1 and self.address is not None:
+            raise ValueError(
+                f"jobs must be 1 with address={self.address!r}, a cluster that runs as "
+                f"many as it has room for; got {self.jobs}"
+            )
         for name, known in (("epsilons", EPSILONS), ("trainings", TRAININGS)):
             if unknown := set(getattr(self, name)) - set(known):
                 raise ValueError(
@@ -183,6 +192,11 @@ class ReproduceConfig:
             raise ValueError(
                 f"trainings: baseline must be among them; got {self.trainings}"
             )
+
+    def anywhere(self) -> "ReproduceConfig":
+        """Returns itself with absolute paths, for a process in another folder."""
+        store, out = map(os.path.abspath, (self.store, self.out))
+        return dataclasses.replace(self, store=store, out=out)
 
     def runs(self) -> list[Run]:
         """Returns the runs, those of one training one after the other."""

@@ -8,8 +8,8 @@ r"""Reproduces the paper's tables on StackOverflow, and compares its arms fairly
 Runs every training of the table, chooses every inference aggregation on validation
 data, tests it once, and writes the table in the paper's layout (Markdown and CSV), the
 curves over the last rounds and the tables of confidence widths. What is done is
-skipped: stop it whenever you like, and run the same command again. `--dry_run` lists
-the runs with their estimated time.
+skipped: stop it whenever you like, and run the same command again. `--jobs=4` trains
+four at a time. `--dry_run` lists the runs with their estimated time.
 
 `--table=fair` gives every arm a grid of clip norm × server rate of the same size on
 validation data and shows the paper's settings and the chosen ones side by side; with
@@ -22,13 +22,12 @@ import functools
 import itertools
 import os
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
-from stackoverflow import fair, paper_tables
+from stackoverflow import fair, paper_tables, table_jobs
 from stackoverflow.paper_tables import (
     COLUMNS,
     FAIR,
@@ -39,9 +38,7 @@ from stackoverflow.paper_tables import (
     Run,
 )
 from stackoverflow.task import StackOverflow
-from tff_agg import runtime
 from tff_agg.experiment import binaries, flag_fields, ledger
-from tff_agg.runtime import jobs
 
 METRIC = StackOverflow.metrics[0]
 
@@ -67,19 +64,28 @@ def with_store(config: ReproduceConfig) -> ReproduceConfig:
 
 def train_all(config: ReproduceConfig, runs: Sequence[Run]) -> None:
     """Trains what is not trained yet."""
+    if config.jobs > 1 or config.address is not None:
+        left = [run for run in runs if _done(config.folder(run)) < _rounds(config, run)]
+        train = functools.partial(_train_alone, config.anywhere())
+        table_jobs.run_all(config, train, left, "training")
     numbered = itertools.groupby(enumerate(runs, 1), lambda pair: pair[1].kind)
-    train = functools.partial(_train_alike, config, len(runs))
-    kinds = [list(alike) for _, alike in numbered]
-    for ended in jobs.spread(train, kinds, address=config.address):
-        ended.result()
+    for _, alike in numbered:
+        _train_alike(config, len(runs), list(alike))
+
+
+def _train_alone(config: ReproduceConfig, run: Run) -> None:
+    """Trains one run in a process that has no terminal."""
+    table_jobs.set_up()
+    from tff_agg.experiment.drivers import train
+
+    train.run(config.task(run), config.folder(run))
 
 
 def _train_alike(
     config: ReproduceConfig, total: int, alike: Sequence[tuple[int, Run]]
 ) -> None:
     """Trains runs that differ in their seeds, which share what was compiled."""
-    if "tensorflow" not in sys.modules:
-        runtime.set_up_tensorflow()
+    table_jobs.set_up()
     from tff_agg.experiment import process_cache, terminal
     from tff_agg.experiment.drivers import train
 
@@ -218,6 +224,10 @@ def estimate(config: ReproduceConfig) -> str:
     )
 
 
+def _rounds(config: ReproduceConfig, run: Run) -> int:
+    return run.config(config.scale, config.store).rounds
+
+
 def _done(folder: pathlib.Path) -> int:
     history = ledger.Ledger(folder).read()
     return 0 if history is None else max(history.last, 0)
@@ -225,6 +235,7 @@ def _done(folder: pathlib.Path) -> int:
 
 def main(values: flags.FlagValues) -> int:
     """Reproduces what the flags describe."""
+    from stackoverflow import fair_report
     from tff_agg.experiment import terminal
 
     config = with_store(
@@ -238,6 +249,7 @@ def main(values: flags.FlagValues) -> int:
             trainings=tuple(values.trainings),
             address=values.address,
             shift=values.shift,
+            jobs=values.jobs,
         )
     )
     if values.dry_run:
@@ -245,7 +257,7 @@ def main(values: flags.FlagValues) -> int:
         return 0
     if config.table == FAIR:
         for epsilon in config.epsilons:
-            print(f"ε = {epsilon}\n{terminal.table(*fair.run(config, epsilon))}")
+            print(f"ε = {epsilon}\n{terminal.table(*fair_report.run(config, epsilon))}")
     else:
         train_all(config, config.runs())
         print(report(config))
@@ -267,6 +279,7 @@ def define_flags(values: flags.FlagValues) -> None:
     define("list", "epsilons", list(paper_tables.EPSILONS), "the rows of the table")
     define("list", "trainings", list(TRAININGS), "the trainings of each row")
     define("bool", "shift", False, "--table=fair: with the periodic shift")
+    define("integer", "jobs", 1, "trainings at the same time on this machine", 1)
     define("string", "address", None, "a Ray cluster to spread the trainings over")
     define("bool", "dry_run", False, "list the runs with their time, and train nothing")
 

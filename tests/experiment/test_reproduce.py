@@ -7,13 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from stackoverflow import fair, paper_tables, reproduce
+from stackoverflow import fair, fair_report, paper_tables, reproduce, table_jobs
 from stackoverflow.paper_tables import COLUMNS, EPSILONS, SCALES, ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment import in_memory
 from tff_agg.experiment.drivers import train
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
+from tff_agg.runtime import jobs
 
 LEAST = {
     "rounds": 6,
@@ -89,12 +90,45 @@ def test_real_data_have_to_be_given():
         {"epsilons": ("3",)},
         {"trainings": ("UTA_tr",)},
         {"shift": True},
+        {"jobs": 0},
+        {"jobs": 2, "address": "auto"},
     ],
 )
 def test_what_cannot_be_is_refused(bad):
     good = {"table": "pds", "scale": "tiny", "seeds": 1, "store": "", "out": "x"}
     with pytest.raises(ValueError, match="must be"):
         ReproduceConfig(**(good | bad))
+
+
+def test_jobs_share_the_runs_and_results_come_in_order(config, monkeypatch):
+    asked = {}
+
+    def spread(function, items, **where):
+        asked.update(where)
+        for position in reversed(range(len(items))):
+            yield jobs.Ended(position, function(items[position]), None)
+
+    monkeypatch.setattr(jobs, "spread", spread)
+    config = dataclasses.replace(config, jobs=3)
+    assert table_jobs.run_all(config, abs, [-3, 2, -1], "distances") == [3, 2, 1]
+    assert asked == {"processes": 3, "address": None}
+
+
+def test_only_what_is_left_goes_to_other_processes(config, monkeypatch):
+    """And every run has been trained when they are back."""
+    sent, seen = [], []
+    monkeypatch.setattr(
+        reproduce, "_done", lambda folder: 6 * ("baseline" in str(folder))
+    )
+    monkeypatch.setattr(
+        table_jobs, "run_all", lambda config, train, runs, stage: sent.extend(runs)
+    )
+    monkeypatch.setattr(
+        reproduce, "_train_alike", lambda config, total, alike: seen.extend(alike)
+    )
+    reproduce.train_all(dataclasses.replace(config, jobs=2), config.runs())
+    assert [(run.training, run.seed) for run in sent] == [("UTA_tr", 0), ("UTA_tr", 1)]
+    assert [run for _, run in seen] == config.runs()
 
 
 @pytest.mark.slow
@@ -143,7 +177,8 @@ def test_a_candidate_is_trained_once(make_task, cache, tmp_path):
 
 
 def found(point, broadcast, recycled):
-    return fair.Found(point, {"broadcast": broadcast, "UTA_inf 100": recycled})
+    scores = {"broadcast": broadcast, "UTA_inf 100": recycled}
+    return fair.Found(point, {name: {"accuracy": v} for name, v in scores.items()})
 
 
 def test_every_arm_chooses_for_what_is_used():
@@ -193,16 +228,22 @@ def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeyp
     monkeypatch.setattr(fair, "arms", lambda shift: {"baseline": fair.Arm({})})
     monkeypatch.setattr(fair, "noises", lambda epsilon: ("tree",))
     monkeypatch.setattr(fair, "PUBLISHED", ("baseline",))
-    monkeypatch.setattr(fair, "GRIDS", {"18.9": ((0.3, 0.5),)})
+    # The paper's own, so that one compiled training serves both.
+    monkeypatch.setattr(fair, "GRIDS", {"18.9": ((1.0, 0.5),)})
     config = dataclasses.replace(config, table="fair", shift=True)
-    header, rows = fair.run(config, "18.9")
+    header, rows = fair_report.run(config, "18.9")
     assert rows[0][4:6] == ["as published", "broadcast"]
     assert all(len(row) == len(header) for row in rows)
     assert rows[0][-1] == "" and rows[1][-1] == "too few seeds"
-    for name in ("search_eps18.9.md", "table_eps18.9.md"):
-        assert "baseline | tree | 0.3 | 0.5" in (config.results / name).read_text()
+    for name in ("search_eps18.9", "table_eps18.9"):
+        shown = (config.results / f"{name}.md").read_text()
+        assert "baseline | tree | 1.0 | 0.5" in shown
+        names, *cells = (config.results / f"{name}.csv").read_text().splitlines()
+        assert names.endswith("model,seed,accuracy,accuracy_with_oov,loss,perplexity")
+        assert all(row.startswith("baseline,tree,1.0,0.5,") for row in cells)
+    assert (config.results / "test_eps18.9.png").stat().st_size > 1000
     monkeypatch.setattr(in_memory, "train", never)
-    assert fair.run(config, "18.9") == (header, rows)
+    assert fair_report.run(config, "18.9") == (header, rows)
     assert "in all" in reproduce.estimate(config)
 
 

@@ -8,6 +8,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from pds import everyone
+from pds.poisson_sampler import PoissonSampler
 from tff_agg import noise
 from tff_agg.privacy import (
     AtMostOnce,
@@ -191,10 +193,16 @@ def test_a_sampler_that_cannot_list_its_users_is_refused():
         rounds: int = 3
         cohort_size: int = 2
 
-    with pytest.raises(ValueError, match=r"Secretive has no users: .*users\(round\)"):
+    with pytest.raises(ValueError, match=r"Secretive has no users: .*needs"):
         small().check_sampler(Secretive())
     with pytest.raises(ValueError, match="object has no participation, rounds"):
         small().check_sampler(object())
+
+
+def test_a_sampler_of_examples_is_refused():
+    one_by_one = PoissonSampler(everyone(np.arange(20)), 2, 3, seed=(1, 2))
+    with pytest.raises(TypeError, match="participation must be AtMostOnce"):
+        small().check_sampler(one_by_one)
 
 
 def test_epochs_beyond_the_promise_are_refused():

@@ -56,6 +56,10 @@ def test_results_raise_and_wrong_numbers_are_refused():
         ended.result()
     with pytest.raises(ValueError, match="at_once=0"):
         next(jobs.spread(half, [1], at_once=0))
+    with pytest.raises(ValueError, match="processes=0"):
+        next(jobs.spread(half, [1], processes=0))
+    with pytest.raises(ValueError, match="give one of them"):
+        next(jobs.spread(half, [1], processes=2, at_once=2))
 
 
 def test_an_error_that_cannot_travel_is_told_in_words():

@@ -436,6 +436,17 @@ def test_jobs_run_on_the_cluster():
     assert os.getpid() not in {pid for pid, _ in found}
 
 
+def test_jobs_run_in_processes_that_end_with_them():
+    def who(number):
+        return number, os.getpid()
+
+    found = [ended.result() for ended in jobs.spread(who, range(4), processes=2)]
+    assert sorted(number for number, _ in found) == [0, 1, 2, 3]
+    workers = {pid for _, pid in found}
+    assert os.getpid() not in workers
+    assert_all_end(sorted(workers))
+
+
 def test_wrong_options_are_refused_before_anything_starts():
     for options, message in (
         ({"lanes": 0}, "lanes: 0"),

@@ -1,4 +1,4 @@
-"""Pictures of runs: a metric over rounds with a band over seeds."""
+"""Pictures of runs: a metric over rounds with a band over seeds, or at the end."""
 
 import os
 import textwrap
@@ -87,6 +87,40 @@ def metric_curves(
     axes[-1].legend(frameon=False, loc="best")
     if title:
         figure.suptitle(textwrap.fill(title, _TITLE_LETTERS * len(axes)))
+    save(figure, path)
+
+
+def seed_points(
+    path: str | os.PathLike,
+    lines: Mapping[str, Sequence[float]],
+    metric: Metric = ACCURACY,
+    *,
+    x_label: str = "",
+    title: str = "",
+) -> None:
+    """Draws a line for each method: a point for each seed, and a stroke at the mean.
+
+    Args:
+      path: The PNG file to write.
+      lines: By the method's name, a value for each seed; the first is in grey.
+      metric: What is shown.
+      x_label: What to call it; 'test' and its name if not given.
+      title: Above the picture.
+
+    Example:
+      >>> seed_points('a.png', {'last': [0.1, 0.2], 'UTA_inf 100': [0.2, 0.2]})
+    """
+    figure, (axis,) = new_figure(1, width=8.5, height=1.2 + 0.27 * len(lines))
+    places = range(len(lines), 0, -1)
+    for place, values in zip(places, lines.values(), strict=True):
+        shown = metric.scale * np.asarray(values, float)
+        colour = _COLOURS[0 if place == len(lines) else 1]
+        axis.plot(shown, [place] * len(shown), "o", color=colour, alpha=0.5)
+        axis.plot(shown.mean(), place, "|", color=colour, ms=14, mew=2.5)
+    axis.set_yticks(list(places), list(lines), fontsize=8)
+    axis.set_xlabel(x_label or f"test {metric.label}")
+    axis.grid(alpha=0.3)
+    axis.set_title(title)
     save(figure, path)
 
 

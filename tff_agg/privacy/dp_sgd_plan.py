@@ -13,7 +13,7 @@ from typing import Any
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks, dp_sgd_words, guarantees, sampled_guarantees
 from tff_agg.privacy.dp_sgd_words import RHO_NOTE
-from tff_agg.privacy.plan_protocol import ReportWords
+from tff_agg.privacy.plan_protocol import ReportWords, check_can_be_seen
 from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 
 ADJACENCY = (
@@ -283,13 +283,9 @@ class DPSGDPlan:
             and population, serves fewer steps, cannot list its batches, or its batches
             are not what it says.
         """
-        needed = ("participation", "population_size", "rounds", "users")
-        if missing := [name for name in needed if not hasattr(sampler, name)]:
-            raise ValueError(
-                f"the sampler {type(sampler).__name__} has no {', '.join(missing)}: a "
-                f"plan accepts a sampler only after looking at its batches, for which "
-                f"it needs {', '.join(needed)}"
-            )
+        check_can_be_seen(
+            sampler, "participation", "population_size", "rounds", "users"
+        )
         kept = sampler.participation
         some = range(min(self.steps, _LOOKED_AT))
         if self.shift is not None:

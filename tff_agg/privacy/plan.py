@@ -21,7 +21,7 @@ from tff_agg.privacy.participation import (
     check_schema,
     implies,
 )
-from tff_agg.privacy.plan_protocol import CohortSampler, ReportWords, Sampler
+from tff_agg.privacy.plan_protocol import ReportWords, Sampler, check_can_be_seen
 from tff_agg.privacy.releases import Release, delta_left, names_of
 
 ADJACENCY = (
@@ -328,20 +328,14 @@ class Plan:
           ValueError: The sampler cannot list its users, its schema allows more than
             the plan's, its run is shorter, its cohort size is not the plan's, or a
             cohort breaks the schema.
+          TypeError: Its schema is none of user-level privacy.
         """
-        if not isinstance(sampler, CohortSampler):
-            needed = ("participation", "rounds", "cohort_size", "users")
-            missing = [name for name in needed if not hasattr(sampler, name)]
+        check_can_be_seen(sampler, "participation", "rounds", "cohort_size", "users")
+        kept = check_schema(sampler.participation)
+        if not implies(kept, self.participation, self.rounds):
             raise ValueError(
-                f"the sampler {type(sampler).__name__} has no {', '.join(missing)}: "
-                "a plan accepts a sampler only after looking at all its cohorts, for "
-                "which it needs `participation`, `rounds`, `cohort_size` and "
-                "`users(round)`"
-            )
-        if not implies(sampler.participation, self.participation, self.rounds):
-            raise ValueError(
-                f"the sampler keeps {sampler.participation}, which allows more than "
-                f"the plan's {self.participation} over {self.rounds} rounds"
+                f"the sampler keeps {kept}, which allows more than the plan's "
+                f"{self.participation} over {self.rounds} rounds"
             )
         if sampler.rounds < self.rounds:
             raise ValueError(

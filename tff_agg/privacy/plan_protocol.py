@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
 from tff_agg.aliases import JsonObject
-from tff_agg.privacy.participation import Participation
 from tff_agg.privacy.releases import Release
 
 
@@ -60,6 +59,10 @@ class Sampler(Protocol):
         """How many rounds there are."""
 
     @property
+    def cohort_size(self) -> int:
+        """How many take part in a round; on average, where each is drawn alone."""
+
+    @property
     def participation(self) -> Describable:
         """The schema that all cohorts together keep."""
 
@@ -78,24 +81,14 @@ class Sampler(Protocol):
         """Returns in words who takes part when."""
 
 
-@runtime_checkable
-class CohortSampler(Protocol):
-    """What a `Plan` has to see of a sampler before it accepts it."""
-
-    @property
-    def participation(self) -> Participation:
-        """The schema that all cohorts together keep."""
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds there are."""
-
-    @property
-    def cohort_size(self) -> int:
-        """How many users a cohort has."""
-
-    def users(self, round: int, /) -> np.ndarray:
-        """Returns the users of a round's cohort."""
+def check_can_be_seen(sampler: object, *names: str) -> None:
+    """Refuses a sampler that has not what a plan must look at before it accepts it."""
+    if missing := [name for name in names if not hasattr(sampler, name)]:
+        raise ValueError(
+            f"the sampler {type(sampler).__name__} has no {', '.join(missing)}: a plan "
+            "accepts a sampler only after looking at who takes part, for which it "
+            f"needs {', '.join(names)}"
+        )
 
 
 class PrivacyPlan(Protocol):

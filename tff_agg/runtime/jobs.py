@@ -1,4 +1,4 @@
-"""Independent jobs, side by side: in this process, or spread over a Ray cluster.
+"""Independent jobs, side by side: here, in other processes, or on a Ray cluster.
 
 A trial of a search, a run of a table, the evaluation of one run folder: such jobs know
 nothing of each other. `spread` runs them and hands back each result as it comes.
@@ -7,10 +7,12 @@ nothing of each other. `spread` runs them and hands back each result as it comes
 import concurrent.futures
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
+# What jobs on one machine exchange is small: a function, an item, a result.
+_OBJECT_STORE = 2**27
 
 
 class Ended(NamedTuple):
@@ -38,9 +40,10 @@ def spread(
     items: Sequence[_T],
     *,
     at_once: int = 1,
+    processes: int = 1,
     address: str | None = None,
     cpus_per_job: float = 1,
-) -> Iterator[Ended]:
+) -> Generator[Ended, None, None]:
     """Calls a function with each item and yields results as they come.
 
     On a cluster a job whose machine dies is begun again elsewhere, so it has to be one
@@ -48,14 +51,16 @@ def spread(
     be on storage that all machines see.
 
     Args:
-      function: The job. For a cluster it must be picklable, as Ray pickles, and what
-        it imports must be installed on all machines.
+      function: The job. For other processes it must be picklable, as Ray pickles,
+        and what it imports must be installed on all machines.
       items: One for each job.
       at_once: How many run at the same time in this process, in threads; with 1, in
-        the calling thread and in order. A job that computes much in Python should
-        start a process (`tff_agg.processes.run`).
+        the calling thread and in order. For a job that computes much in Python,
+        threads are of no use; processes are.
+      processes: How many run at the same time, each in a process of this machine that
+        Ray starts and that ends with this one; 1: here.
       address: A Ray cluster to run on, as for `ray.init`; as many at a time as it has
-        room for. None: here.
+        room for. None: this machine.
       cpus_per_job: How many CPUs of the cluster a job takes.
 
     Yields:
@@ -67,10 +72,21 @@ def spread(
       >>> sorted(ended.value for ended in spread(abs, [-3, 1], at_once=2))
       [1, 3]
     """
-    if at_once < 1:
-        raise ValueError(f"at_once={at_once!r} must be at least 1")
+    for name, number in (("at_once", at_once), ("processes", processes)):
+        if number < 1:
+            raise ValueError(f"{name}={number!r} must be at least 1")
+    ways = (at_once > 1, processes > 1, address is not None)
+    if sum(ways) > 1:
+        raise ValueError(
+            f"at_once={at_once}, processes={processes}, address={address!r}: jobs run "
+            "in threads, in processes or on a cluster; give one of them"
+        )
     if address is not None:
-        yield from _on_ray(function, items, address, cpus_per_job)
+        yield from _on_ray(function, items, cpus_per_job, address=address)
+    elif processes > 1:
+        yield from _on_ray(
+            function, items, 1, cpus=processes, object_store_bytes=_OBJECT_STORE
+        )
     elif at_once == 1:
         for position, item in enumerate(items):
             yield _ended(function, position, item)
@@ -87,7 +103,7 @@ def _ended(function: Callable[[_T], object], position: int, item: _T) -> Ended:
 
 def _in_threads(
     function: Callable[[_T], object], items: Sequence[_T], at_once: int
-) -> Iterator[Ended]:
+) -> Generator[Ended, None, None]:
     threads = concurrent.futures.ThreadPoolExecutor(
         at_once, thread_name_prefix="tff_agg-job"
     )
@@ -105,15 +121,16 @@ def _in_threads(
 def _on_ray(
     function: Callable[[_T], object],
     items: Sequence[_T],
-    address: str,
-    cpus: float,
-) -> Iterator[Ended]:
+    cpus_per_job: float,
+    **where: Any,
+) -> Generator[Ended, None, None]:
+    """Runs jobs on the Ray that a `RaySession` of these arguments connects to."""
     from tff_agg.runtime import ray_session
 
-    with contextlib.closing(ray_session.RaySession(address)):
+    with contextlib.closing(ray_session.RaySession(**where)):
         import ray
 
-        job = ray.remote(num_cpus=cpus)(_portable)
+        job = ray.remote(num_cpus=cpus_per_job)(_portable)
         shared = ray.put(function)
         begun = {
             job.remote(shared, position, item): position

@@ -21,9 +21,11 @@ from collections.abc import Iterator
 _log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
-# Ray gives its processes 30 seconds to start, whatever else the machine does.
+# Ray gives its processes 20 to 30 seconds to start, whatever else the machine does. The
+# first start on a machine, with nothing of Ray in memory, may take longer. It reports
+# the one by this text, the other by the lack of a log file that it does not write.
 _STARTS = 3
-_TOO_SLOW = "timed out during startup"
+_TOO_SLOW = ("timed out during startup", "gcs_server.err")
 _PREFIX = "tff_agg_ray_"
 _AUTH_MODE, _AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
@@ -79,8 +81,13 @@ class RaySession:
                     return
                 except BaseException as error:
                     self.close()
-                    if not starts_left or _TOO_SLOW not in str(error):
+                    if not any(text in str(error) for text in _TOO_SLOW):
                         raise
+                    if not starts_left:
+                        raise RuntimeError(
+                            f"Ray did not start in {_STARTS} attempts, for its "
+                            f"processes did not answer in time; it says: {error}"
+                        ) from error
                     self._owner = True
 
     def close(self) -> None:

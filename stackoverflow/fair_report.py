@@ -1,0 +1,119 @@
+"""What the fair comparison has come to: tables for people and programs, a picture."""
+
+from collections.abc import Mapping, Sequence
+
+from stackoverflow import fair
+from stackoverflow.fair import METRIC, Found, Line, Point
+from stackoverflow.paper_tables import ReproduceConfig
+from stackoverflow.task import StackOverflow
+from tff_agg import files
+from tff_agg.experiment import (
+    figures,
+    in_memory,
+    result_tables,
+    run_folder,
+    seed_statistics,
+)
+
+Table = tuple[list[str], list[list[str]]]
+_LABELS = ("arm", "noise", "clip", "rate")
+# Perplexity says what the loss says.
+_METRICS = StackOverflow.metrics[:3]
+_VERDICTS = {True: "yes", False: "no", None: "too few seeds"}
+
+
+def run(config: ReproduceConfig, epsilon: str) -> Table:
+    """Searches, trains what was chosen, tests it; writes the table and returns it.
+
+    Written are, for validation and for test data, a Markdown table and a CSV with all
+    metrics, and a picture of the test scores.
+    """
+    results = run_folder.results_folder(str(config.results))
+    level = f"eps{epsilon}"
+    found = fair.search(config, epsilon)
+    text = result_tables.markdown(*search_table(found))
+    files.write_text(results / f"search_{level}.md", text)
+    result_tables.write_long(
+        results / f"search_{level}.csv",
+        [*_LABELS, "model"],
+        {
+            (*map(str, one.point), model): [values]
+            for one in found
+            for model, values in one.values.items()
+        },
+        StackOverflow.metrics,
+    )
+    lines = fair.lines_of(found, fair.published(config, epsilon))
+    scores = scores_of(lines, fair.tests_of(config, epsilon, lines))
+    table = test_table(scores)
+    files.write_text(results / f"table_{level}.md", result_tables.markdown(*table))
+    result_tables.write_long(
+        results / f"table_{level}.csv",
+        [*_LABELS, "settings", "model"],
+        {
+            (*map(str, line.point), line.why, line.model): values
+            for line, values in scores.items()
+        },
+        StackOverflow.metrics,
+    )
+    figures.seed_points(
+        results / f"test_{level}.png",
+        {name_of(line): _accuracies(values) for line, values in scores.items()},
+        METRIC,
+        title=f"ε = {epsilon.replace('inf', '∞')}, {config.seeds} seeds",
+    )
+    return table
+
+
+def search_table(found: Sequence[Found]) -> Table:
+    """Returns header and rows of the search: the metric of every model."""
+    header = [*_LABELS, *found[0].values]
+    rows = [
+        [*map(str, one.point), *(METRIC.show(v[METRIC.name]) for v in models)]
+        for one in found
+        for models in [one.values.values()]
+    ]
+    return header, rows
+
+
+Scores = Mapping[Line, Sequence[Mapping[str, float]]]
+
+
+def scores_of(
+    lines: Sequence[Line], tests: Mapping[Point, Sequence[in_memory.Scored]]
+) -> Scores:
+    """Returns, for each line, the scores of its model with every seed."""
+    return {
+        line: [one.values[line.model] for one in tests[line.point]] for line in lines
+    }
+
+
+def test_table(scores: Scores) -> Table:
+    """Returns header and rows of the table; gains are over the first line."""
+    header = [*_LABELS, "settings", "model"]
+    header += [f"test {metric.label}" for metric in _METRICS]
+    header += ["gain", "clear of the spread"]
+    rows: list[list[str]] = []
+    first: list[float] = []
+    for line, values in scores.items():
+        own = _accuracies(values)
+        last = ["", ""]
+        if first:
+            gain = seed_statistics.gain(own, first)
+            last = [f"{100 * gain.relative:+.1f} %", _VERDICTS[gain.clear]]
+        first = first or own
+        shown = (
+            result_tables.shown([one[metric.name] for one in values], metric)
+            for metric in _METRICS
+        )
+        rows.append([*map(str, line.point), line.why, line.model, *shown, *last])
+    return header, rows
+
+
+def name_of(line: Line) -> str:
+    """Names a line of the table in the picture."""
+    return f"{line.point}: {line.model} ({line.why})"
+
+
+def _accuracies(values: Sequence[Mapping[str, float]]) -> list[float]:
+    return [one[METRIC.name] for one in values]
