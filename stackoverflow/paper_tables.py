@@ -46,6 +46,7 @@ class Scale:
       changes: What it changes in them.
       judging: How the runs are judged.
       interval_examples: Sentences of the validation sample for the confidence widths.
+      separations: How many rounds the checkpoints of such a width are apart.
       synthetic: What the embedded data are, where no token store is given; None: a
         store must be given.
     """
@@ -54,6 +55,7 @@ class Scale:
     judging: Judging
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     interval_examples: int = 1000
+    separations: tuple[int, ...] = (1, 50)
     synthetic: Mapping[str, int] | None = None
 
 
@@ -100,6 +102,7 @@ SCALES: Mapping[str, Scale] = {
             "test_examples": 400,
         },
         interval_examples=100,
+        separations=(1, 10),
         synthetic={"users": 3000, "words": 48},
     ),
 }

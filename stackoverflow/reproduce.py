@@ -38,6 +38,7 @@ from stackoverflow.paper_tables import (
     Run,
 )
 from stackoverflow.task import StackOverflow
+from tff_agg import files
 from tff_agg.experiment import binaries, flag_fields, ledger
 
 METRIC = StackOverflow.metrics[0]
@@ -169,28 +170,52 @@ def report(config: ReproduceConfig) -> str:
     return table.terminal()
 
 
-def widths(config: ReproduceConfig) -> list[str]:
-    """Compares checkpoints with independent runs; returns tables for the terminal."""
+def widths(config: ReproduceConfig) -> str:
+    """Compares checkpoints with independent runs; returns what the terminal shows.
+
+    Checkpoints that follow each other, as in the paper, and some that are apart, which
+    depend less on each other.
+    """
+    from tff_agg.experiment import result_tables, terminal
     from tff_agg.experiment.drivers import uncertainty
 
-    shown = []
+    header = ["runs", "N", "independent runs"]
+    rows: dict[tuple[str, int], list[str]] = {}
     averaged = [name for name in ("baseline", "UTA_tr") if name in config.trainings]
-    for epsilon, training in itertools.product(config.epsilons, averaged):
-        run = Run(config.table, epsilon, training, 0)
-        found = uncertainty.run(
-            StackOverflow,
-            uncertainty.UncertaintyConfig(
-                runs=tuple(
-                    str(config.folder(run._replace(seed=seed)))
-                    for seed in range(config.seeds)
+    scale = SCALES[config.scale]
+    for separation in scale.separations:
+        apart = "last checkpoints" if separation == 1 else f"{separation} rounds apart"
+        header += [apart, "ratio"]
+        for epsilon, training in itertools.product(config.epsilons, averaged):
+            run = Run(config.table, epsilon, training, 0)
+            folder = f"{run.kind}_separation{separation}"
+            found = uncertainty.run(
+                StackOverflow,
+                uncertainty.UncertaintyConfig(
+                    runs=tuple(
+                        str(config.folder(run._replace(seed=seed)))
+                        for seed in range(config.seeds)
+                    ),
+                    out=str(config.results / "widths" / folder),
+                    examples=scale.interval_examples,
+                    name="aggregate",
+                    separation=separation,
                 ),
-                out=str(config.results / "widths" / run.kind),
-                examples=SCALES[config.scale].interval_examples,
-                name="aggregate",
-            ),
-        )
-        shown.append(f"{run.kind}\n{uncertainty.table(found)}")
-    return shown
+            ).widths
+            every = zip(
+                found.sizes,
+                found.independent.mean(axis=0),
+                found.checkpoints.mean(axis=0),
+                found.ratio,
+                strict=True,
+            )
+            for n, independent, checkpoints, ratio in every:
+                first = [run.kind, str(n), f"{independent:.3f}"]
+                row = rows.setdefault((run.kind, n), first)
+                row += [f"{checkpoints:.3f}", f"{ratio:.2f}"]
+    table = header, list(rows.values())
+    files.write_text(config.results / "widths.md", result_tables.markdown(*table))
+    return terminal.table(*table)
 
 
 def estimate(config: ReproduceConfig) -> str:
@@ -262,7 +287,7 @@ def main(values: flags.FlagValues) -> int:
         train_all(config, config.runs())
         print(report(config))
         if config.seeds > 1:
-            print(*widths(config), sep="\n")
+            print(widths(config))
     print(f"Tables and pictures are in {config.results}")
     return 0
 

@@ -39,7 +39,11 @@ def config(monkeypatch, token_store, tmp_path):
     grid = inference.Grid(uta=(2, 4), outputs=(2,), ema=(0.9,))
     judging = dataclasses.replace(tiny.judging, grid=grid, examples=40, span=2, every=2)
     small = dataclasses.replace(
-        tiny, changes=LEAST, judging=judging, interval_examples=10
+        tiny,
+        changes=LEAST,
+        judging=judging,
+        interval_examples=10,
+        separations=(1, 3),
     )
     monkeypatch.setitem(SCALES, "tiny", small)
     trainings = ("baseline", "UTA_tr")
@@ -138,7 +142,15 @@ def test_a_table_from_its_runs_to_its_pictures(config):
     assert shown.split()[1:8] == [name for name in COLUMNS if name != "EMA_tr"]
     for name in ("table.md", "table.csv", "all_cells.csv", "accuracy.png"):
         assert (config.results / name).stat().st_size > 50
-    assert "independent runs" in reproduce.widths(config)[0]
+    header, _, *rows = reproduce.widths(config).splitlines()
+    assert header.split("  ")[-3:] == ["ratio", "3 rounds apart", "ratio"]
+    assert [row.split()[:2] for row in rows] == [
+        ["pds_baseline_eps18.9", "2"],
+        ["pds_uta_eps18.9", "2"],
+    ]
+    last, _, apart, _ = rows[0].split()[3:]
+    assert last != apart
+    assert (config.results / "widths.md").stat().st_size > 50
     # The chosen parameters alone were tested.
     tested = json.loads((config.results / "pds_uta_eps18.9" / "test.json").read_text())
     chosen = [(row["method"], row["parameter"]) for row in tested["rows"]]
