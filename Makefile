@@ -44,7 +44,7 @@ demo: install ## train on embedded data, compare, print a table, draw a picture
 demo-full: install ## the same, and without the shift as well
 	@$(PY) -m stackoverflow.demo --out=results/demo
 
-bench: install ## the ratios that the documentation quotes, at short sizes: about 12 minutes
+bench: install ## the ratios that the documentation quotes, at short sizes: about 10 minutes
 	@sh tools/bench.sh short
 
 bench-full: install ## the measurements behind the documentation: half an hour and more

@@ -4,7 +4,7 @@
 
 To be run with the Python of an environment of its own:
 
-    python3.11 -m venv opacus; opacus/bin/pip install torch==2.15.0 opacus==1.6.0
+    python3.11 -m venv opacus; opacus/bin/pip install torch==2.13.0 opacus==1.6.0
 
 The network has group normalisation and plain convolutions: Opacus knows no gradients of
 a standardised kernel, so that it has less to do. The last line printed is JSON:

@@ -61,3 +61,22 @@ def test_momentum_leaves_nothing_to_average_in_training():
     assert change(0.0) < 0.96
     assert change(0.9) > 1.0
     assert change(0.9, recycled=10, k=1) < 0.95
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.95])
+def test_an_ema_in_training_is_a_smaller_rate_and_nothing_else(decay):
+    """Whatever the gradients: steps from the average move it by 1 − decay of them."""
+
+    def run(averager, rate):
+        noises = np.random.default_rng(0).normal(size=200)
+        mean, velocity = np.float64(1.0), 0.0
+        state, passed = averager.init(mean), []
+        for one in noises:
+            velocity = 0.95 * velocity + np.sin(mean) + one
+            state, mean = averager.next(state, mean - rate * velocity)
+            passed.append(mean)
+        return passed
+
+    plain = run(averaging.last(), 0.01)
+    averaged = run(averaging.ema(decay=decay), 0.01 / (1 - decay))
+    np.testing.assert_allclose(averaged, plain, rtol=1e-9)
