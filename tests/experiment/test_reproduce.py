@@ -73,6 +73,10 @@ def test_small_twins_train_like_the_files_they_are_twins_of(table):
         noise = fair.noises(run.epsilon)[0]
         own = (run.training, noise, small.clip_norm, small.server_learning_rate)
         assert own in fair.points(grids, run.epsilon)
+        base = fair.base_config(grids, run.epsilon)
+        assert fair.Point(*own).config(base, run.seed) == small
+        # It would make the first steps 18 times as long.
+        assert run.training != "EMA_tr" or not small.ema_warm_up
         assert small.min_separation == 100
         if run.epsilon == "inf":
             assert small.noise_multiplier == 0
