@@ -105,6 +105,7 @@ class Point(NamedTuple):
         )
 
 
+CHOSEN = "chosen"
 # Trainings of the paper; what everything is compared with comes first.
 PUBLISHED = (BASELINE, UTA)
 
@@ -233,7 +234,7 @@ def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
         for recycled in (False, True):
             best = max(own, key=lambda one: one.accuracy(one.best(recycled=recycled)))
             model = best.best(recycled=recycled)
-            lines.append(Line(best.point, "chosen", model))
+            lines.append(Line(best.point, CHOSEN, model))
     return list(dict.fromkeys(lines))
 
 

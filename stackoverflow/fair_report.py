@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from stackoverflow import fair
-from stackoverflow.fair import METRIC, Found, Line, Point
+from stackoverflow.fair import CHOSEN, METRIC, Found, Line, Point
 from stackoverflow.paper_tables import ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg import files
@@ -112,7 +112,8 @@ def test_table(scores: Scores) -> Table:
 
 def name_of(line: Line) -> str:
     """Names a line of the table in the picture."""
-    return f"{line.point}: {line.model} ({line.why})"
+    why = "" if line.why == CHOSEN else f" ({line.why})"
+    return f"{line.point}: {line.model}{why}"
 
 
 def _accuracies(values: Sequence[Mapping[str, float]]) -> list[float]:
