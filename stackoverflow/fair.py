@@ -16,8 +16,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from stackoverflow import table_jobs
-from stackoverflow.paper_tables import SCALES, ReproduceConfig, Run
+from stackoverflow import paper_tables, table_jobs
+from stackoverflow.paper_tables import ReproduceConfig, Run
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg.experiment import in_memory
 from tff_agg.recycling.metrics import Values
@@ -146,9 +146,9 @@ def _table(config: ReproduceConfig) -> str:
     return "pds" if config.shift else "stackoverflow"
 
 
-def judging(scale: str, rounds: int) -> in_memory.Judging:
+def judging(config: ReproduceConfig, rounds: int) -> in_memory.Judging:
     """Returns how candidates are judged: as the tables' runs, by fewer methods."""
-    found = SCALES[scale].judging
+    found = paper_tables.judging(config.scale, shift=config.shift)
     judged = range(rounds, rounds - found.span - 1, -found.every)
     return in_memory.Judging(found.grid.uta, tuple(sorted(judged)))
 
@@ -214,7 +214,7 @@ def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
     with contextlib.closing(process_cache.ProcessCache()) as cache:
         scored = in_memory.remembered(
             task,
-            judging(config.scale, base.rounds),
+            judging(config, base.rounds),
             config.results / "scores",
             functools.partial(in_memory.train, task, cache),
         )
@@ -247,7 +247,7 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
     from tff_agg.experiment import process_cache
 
     base = base_config(config, epsilon)
-    how = judging(config.scale, base.rounds)
+    how = judging(config, base.rounds)
     how = dataclasses.replace(how, split="test")
     found = []
     with contextlib.closing(process_cache.ProcessCache()) as cache:

@@ -110,6 +110,20 @@ SCALES: Mapping[str, Scale] = {
 PERIODS: Mapping[str, int] = {"tiny": 20}
 
 
+def judging(scale: str, *, shift: bool) -> Judging:
+    """Returns how the runs of a scale are judged.
+
+    A last iterate swings with a periodic shift. There, as many rounds count as without
+    it, but they are spread over a whole period.
+    """
+    found = SCALES[scale].judging
+    if not shift or not found.span:
+        return found
+    steps = found.span // found.every
+    every = PERIODS.get(scale, StackOverflowConfig.pds_period) // (steps + 1)
+    return dataclasses.replace(found, span=steps * every, every=every)
+
+
 class Run(NamedTuple):
     """One run of a table."""
 

@@ -108,7 +108,7 @@ def recycle(config: ReproduceConfig, epsilon: str, training: str) -> Any:
             StackOverflow,
             [config.folder(one) for one in runs],
             config.results / run.kind,
-            SCALES[config.scale].judging,
+            paper_tables.judging(config.scale, shift=config.table == "pds"),
             bar,
         )
 

@@ -85,6 +85,20 @@ def test_small_twins_train_like_the_files_they_are_twins_of(table):
             assert small.insecure_noise_seed is None
 
 
+@pytest.mark.parametrize(("scale", "period"), [("small", 200), ("tiny", 20)])
+def test_under_a_shift_a_whole_period_counts_and_as_many_rounds(scale, period):
+    run = paper_tables.Run("pds", "18.9", "baseline", 0)
+    assert run.config(scale, "x").pds_period == period
+    plain, shifted = (paper_tables.judging(scale, shift=s) for s in (False, True))
+    rounds = shifted.span // shifted.every + 1
+    assert rounds == plain.span // plain.every + 1
+    assert rounds * shifted.every == period
+
+
+def test_at_full_scale_the_last_round_counts_as_published():
+    assert paper_tables.judging("full", shift=True).span == 0
+
+
 def test_real_data_have_to_be_given():
     config = ReproduceConfig("pds", "small", 1, "", "y")
     with pytest.raises(ValueError, match=r"--scale=small needs --store"):
