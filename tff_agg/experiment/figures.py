@@ -40,6 +40,7 @@ def metric_curves(
     title: str = "",
     shaded: tuple[float, float] | None = None,
     bottom: float | None = None,
+    share_y: bool = True,
 ) -> None:
     """Draws a panel for each setting: means as lines, one standard deviation as bands.
 
@@ -51,6 +52,7 @@ def metric_curves(
       title: Above the whole picture.
       shaded: From which round to which the background is shaded.
       bottom: Where the y axis begins; by default where the values do.
+      share_y: Whether all panels have one y axis, or each its own.
 
     Example:
       >>> curve = Curve([1, 2], [[0.1, 0.2], [0.1, 0.3]])
@@ -58,7 +60,7 @@ def metric_curves(
     """
     from matplotlib import ticker
 
-    figure, axes = new_figure(len(panels))
+    figure, axes = new_figure(len(panels), share_y=share_y)
     for axis, (setting, curves) in zip(axes, panels.items(), strict=True):
         for colour, (name, curve) in zip(_COLOURS, curves.items(), strict=False):
             values = metric.scale * np.asarray(curve.values, float)
@@ -83,8 +85,10 @@ def metric_curves(
     if bottom is not None:
         axes[0].set_ylim(bottom=bottom)
     axes[0].set_ylabel(y_label or f"validation {metric.label}")
-    # Where it covers the curves least: the last rounds alone may be anywhere.
-    axes[-1].legend(frameon=False, loc="best")
+    alike = len({tuple(curves) for curves in panels.values()}) == 1
+    for axis in axes[-1:] if alike else axes:
+        # Where it covers the curves least: the last rounds alone may be anywhere.
+        axis.legend(frameon=False, loc="best", fontsize="medium" if alike else "small")
     if title:
         figure.suptitle(textwrap.fill(title, _TITLE_LETTERS * len(axes)))
     save(figure, path)

@@ -249,7 +249,8 @@ def draw(
         panels.setdefault(kind, {})[label] = figures.Curve(
             common, [[points[t] for t in common] for points in by_run.values()]
         )
-    figures.metric_curves(path, panels, metric, y_label=f"{split} {metric.label}")
+    label = f"{split} {metric.label}"
+    figures.metric_curves(path, panels, metric, y_label=label, share_y=False)
 
 
 def write_csv(
