@@ -6,6 +6,7 @@ nothing of each other. `spread` runs them and hands back each result as it comes
 
 import concurrent.futures
 import contextlib
+import itertools
 import pickle
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -84,8 +85,15 @@ def spread(
     if address is not None:
         yield from _on_ray(function, items, cpus_per_job, address=address)
     elif processes > 1:
+        # No CPUs are asked for: where this process has a Ray already, its lanes may
+        # have taken all of them.
         yield from _on_ray(
-            function, items, 1, cpus=processes, object_store_bytes=_OBJECT_STORE
+            function,
+            items,
+            0,
+            at_once=processes,
+            cpus=processes,
+            object_store_bytes=_OBJECT_STORE,
         )
     elif at_once == 1:
         for position, item in enumerate(items):
@@ -122,6 +130,8 @@ def _on_ray(
     function: Callable[[_T], object],
     items: Sequence[_T],
     cpus_per_job: float,
+    *,
+    at_once: int | None = None,
     **where: Any,
 ) -> Generator[Ended, None, None]:
     """Runs jobs on the Ray that a `RaySession` of these arguments connects to."""
@@ -132,21 +142,26 @@ def _on_ray(
 
         job = ray.remote(num_cpus=cpus_per_job)(_portable)
         shared = ray.put(function)
-        begun = {
-            job.remote(shared, position, item): position
-            for position, item in enumerate(items)
-        }
+        left = iter(enumerate(items))
+        begun: dict[Any, int] = {}
+
+        def begin(count: int | None) -> None:
+            for position, item in itertools.islice(left, count):
+                begun[job.remote(shared, position, item)] = position
+
+        begin(at_once)
         try:
             while begun:
                 (done,), _ = ray.wait(list(begun))
                 position = begun.pop(done)
+                begin(1)
                 try:
                     yield ray.get(done)
                 except ray.exceptions.RayError as error:
                     yield Ended(position, None, error)
         finally:
-            for left in begun:
-                ray.cancel(left, force=True)
+            for unfinished in begun:
+                ray.cancel(unfinished, force=True)
 
 
 def _portable(function: Callable[[_T], object], position: int, item: _T) -> Ended:
