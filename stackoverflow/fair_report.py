@@ -69,9 +69,8 @@ def search_table(found: Sequence[Found]) -> Table:
     """Returns header and rows of the search: the metric of every model."""
     header = [*_LABELS, *found[0].values]
     rows = [
-        [*map(str, one.point), *(METRIC.show(v[METRIC.name]) for v in models)]
+        [*map(str, one.point), *(METRIC.show(one.accuracy(m)) for m in one.values)]
         for one in found
-        for models in [one.values.values()]
     ]
     return header, rows
 

@@ -56,8 +56,8 @@ def spread(
         and what it imports must be installed on all machines.
       items: One for each job.
       at_once: How many run at the same time in this process, in threads; with 1, in
-        the calling thread and in order. For a job that computes much in Python,
-        threads are of no use; processes are.
+        the calling thread and in order. A job that computes much in Python should
+        start a process (`tff_agg.processes.run`), or run in one (`processes`).
       processes: How many run at the same time, each in a process of this machine that
         Ray starts and that ends with this one; 1: here.
       address: A Ray cluster to run on, as for `ray.init`; as many at a time as it has
@@ -76,8 +76,7 @@ def spread(
     for name, number in (("at_once", at_once), ("processes", processes)):
         if number < 1:
             raise ValueError(f"{name}={number!r} must be at least 1")
-    ways = (at_once > 1, processes > 1, address is not None)
-    if sum(ways) > 1:
+    if processes > 1 and (at_once > 1 or address is not None):
         raise ValueError(
             f"at_once={at_once}, processes={processes}, address={address!r}: jobs run "
             "in threads, in processes or on a cluster; give one of them"
