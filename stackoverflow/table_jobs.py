@@ -33,6 +33,9 @@ def run_all(
     Raises:
       Exception: What a job has raised; jobs that have not begun are dropped.
     """
+    if not items:
+        # Starting Ray takes seconds.
+        return []
     from tff_agg.experiment import progress
 
     found: list[jobs.Ended] = []
