@@ -168,10 +168,12 @@ class Found(NamedTuple):
     Attributes:
       point: The point.
       values: By the model ('broadcast', 'UTA_inf 100'), the metrics on validation data.
+      curve: (round, metrics) of what was broadcast, over the whole training.
     """
 
     point: Point
     values: Mapping[str, Values]
+    curve: Sequence[tuple[int, Values]] = ()
 
     def best(self, *, recycled: bool) -> str:
         """Returns the best model: what is broadcast, or UTA_inf with the best k."""
@@ -206,10 +208,10 @@ def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
 
 def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
     """Scores one point on validation data, or reads its scores."""
-    table_jobs.set_up()
+    base = base_config(config, epsilon)
+    table_jobs.set_up(base.lanes)
     from tff_agg.experiment import process_cache
 
-    base = base_config(config, epsilon)
     task = candidate(point, base)
     with contextlib.closing(process_cache.ProcessCache()) as cache:
         scored = in_memory.remembered(
@@ -218,7 +220,7 @@ def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
             config.results / "scores",
             functools.partial(in_memory.train, task, cache),
         )
-    return Found(point, scored.values)
+    return Found(point, scored.values, scored.curve)
 
 
 def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
@@ -243,10 +245,10 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
 
     Nothing is kept but the scores.
     """
-    table_jobs.set_up()
+    base = base_config(config, epsilon)
+    table_jobs.set_up(base.lanes)
     from tff_agg.experiment import process_cache
 
-    base = base_config(config, epsilon)
     how = judging(config, base.rounds)
     how = dataclasses.replace(how, split="test")
     found = []

@@ -25,8 +25,8 @@ _VERDICTS = {True: "yes", False: "no", None: "too few seeds"}
 def run(config: ReproduceConfig, epsilon: str) -> Table:
     """Searches, trains what was chosen, tests it; writes the table and returns it.
 
-    Written are, for validation and for test data, a Markdown table and a CSV with all
-    metrics, and a picture of the test scores.
+    Written are, for validation and for test data, a Markdown table, a CSV with all
+    metrics, and a picture: of the chosen trainings over rounds, and of the test scores.
     """
     results = run_folder.results_folder(str(config.results))
     level = f"eps{epsilon}"
@@ -43,7 +43,16 @@ def run(config: ReproduceConfig, epsilon: str) -> Table:
         },
         StackOverflow.metrics,
     )
-    lines = fair.lines_of(found, fair.published(config, epsilon))
+    paper = fair.published(config, epsilon)
+    lines = fair.lines_of(found, paper)
+    title = f"ε = {epsilon.replace('inf', '∞')}"
+    figures.metric_curves(
+        results / f"search_{level}.png",
+        curves_of(found, lines, paper[:1]),
+        METRIC,
+        title=f"{title}, one seed each",
+        bottom=0,
+    )
     scores = scores_of(lines, fair.tests_of(config, epsilon, lines))
     table = test_table(scores)
     files.write_text(results / f"table_{level}.md", result_tables.markdown(*table))
@@ -60,7 +69,7 @@ def run(config: ReproduceConfig, epsilon: str) -> Table:
         results / f"test_{level}.png",
         {name_of(line): _accuracies(values) for line, values in scores.items()},
         METRIC,
-        title=f"ε = {epsilon.replace('inf', '∞')}, {config.seeds} seeds",
+        title=f"{title}, {config.seeds} seeds",
     )
     return table
 
@@ -73,6 +82,31 @@ def search_table(found: Sequence[Found]) -> Table:
         for one in found
     ]
     return header, rows
+
+
+def curves_of(
+    found: Sequence[Found], lines: Sequence[Line], paper: Sequence[Point]
+) -> dict[str, dict[str, figures.Curve]]:
+    """Returns what the picture of the search shows: a panel for each kind of noise.
+
+    In it is the curve of every arm at the settings that it chose for what it
+    broadcasts, and, in each panel, those of the paper's settings that were searched.
+    """
+    drawn = {one.point: _curve(one) for one in found}
+    known = {
+        f"{point} (as published)": drawn[point] for point in paper if point in drawn
+    }
+    panels: dict[str, dict[str, figures.Curve]] = {}
+    for line in lines:
+        if line.why == CHOSEN and line.model == in_memory.BROADCAST:
+            panel = panels.setdefault(f"noise: {line.point.noise}", dict(known))
+            panel[str(line.point)] = drawn[line.point]
+    return panels
+
+
+def _curve(found: Found) -> figures.Curve:
+    rounds = [number for number, _ in found.curve]
+    return figures.Curve(rounds, [[one[METRIC.name] for _, one in found.curve]])
 
 
 Scores = Mapping[Line, Sequence[Mapping[str, float]]]

@@ -167,7 +167,8 @@ class ReproduceConfig:
       store: The token store; empty: the embedded data, at the scale 'tiny' only.
       out: Where runs and results go, in a folder for each scale.
       epsilons: The rows of the table.
-      trainings: The trainings of each row; the baseline must be among them.
+      trainings: The trainings of each row. Without the baseline the table has no
+        gains, and no columns of its recycled checkpoints.
       jobs: How many trainings run at the same time on this machine.
       address: A Ray cluster to spread the trainings over, which sees the same storage;
         None: they run here.
@@ -205,10 +206,9 @@ class ReproduceConfig:
                     f"{name}: {', '.join(sorted(unknown))} must be among "
                     f"{', '.join(known)}"
                 )
-        if "baseline" not in self.trainings:
-            raise ValueError(
-                f"trainings: baseline must be among them; got {self.trainings}"
-            )
+        for name in ("epsilons", "trainings"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must be at least one; got none")
 
     def anywhere(self) -> "ReproduceConfig":
         """Returns itself with absolute paths, for a process in another folder."""

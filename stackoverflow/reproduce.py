@@ -76,10 +76,11 @@ def train_all(config: ReproduceConfig, runs: Sequence[Run]) -> None:
 
 def _train_alone(config: ReproduceConfig, run: Run) -> None:
     """Trains one run in a process that has no terminal."""
-    table_jobs.set_up()
+    task = config.task(run)
+    table_jobs.set_up(task.config.lanes)
     from tff_agg.experiment.drivers import train
 
-    train.run(config.task(run), config.folder(run))
+    train.run(task, config.folder(run))
 
 
 def _train_alike(
@@ -129,7 +130,8 @@ def row_of(found: dict[str, Any]) -> dict[str, list[float]]:
         ]
         for name, one in found.items()
     }
-    tests |= {method: found["baseline"].tests[method] for method in RECYCLED}
+    if "baseline" in found:
+        tests |= {method: found["baseline"].tests[method] for method in RECYCLED}
     return {
         name: [one[METRIC.name] for one in tests[name]]
         for name in COLUMNS
@@ -149,7 +151,8 @@ def report(config: ReproduceConfig) -> str:
         found = {name: recycle(config, epsilon, name) for name in config.trainings}
         cells[epsilon] = row_of(found)
         panel = f"ε = {epsilon.replace('inf', '∞')}"
-        curves += [row | {"kind": panel} for row in found["baseline"].rows]
+        drawn = found.get("baseline", found[config.trainings[0]])
+        curves += [row | {"kind": panel} for row in drawn.rows]
         for training, one in found.items():
             for method, tests in one.tests.items():
                 lines[epsilon, training, str(one.chosen[method])] = tests
@@ -181,12 +184,11 @@ def widths(config: ReproduceConfig) -> str:
 
     header = ["runs", "N", "independent runs"]
     rows: dict[tuple[str, int], list[str]] = {}
-    averaged = [name for name in ("baseline", "UTA_tr") if name in config.trainings]
     scale = SCALES[config.scale]
     for separation in scale.separations:
         apart = "last checkpoints" if separation == 1 else f"{separation} rounds apart"
         header += [apart, "ratio"]
-        for epsilon, training in itertools.product(config.epsilons, averaged):
+        for epsilon, training in itertools.product(config.epsilons, config.trainings):
             run = Run(config.table, epsilon, training, 0)
             folder = f"{run.kind}_separation{separation}"
             found = uncertainty.run(

@@ -52,7 +52,13 @@ def run_all(
     return [ended.value for ended in sorted(found, key=lambda one: one.position)]
 
 
-def set_up() -> None:
-    """Sets TensorFlow up in a process that has not imported it."""
+def set_up(lanes: int | None = None) -> None:
+    """Sets TensorFlow up in a process that has not imported it.
+
+    Args:
+      lanes: Of the run that this process is for, which has other runs beside it: as
+        many operations at a time, so that they leave each other's cores alone. None:
+        the process has the machine for itself.
+    """
     if "tensorflow" not in sys.modules:
-        runtime.set_up_tensorflow()
+        runtime.set_up_tensorflow(inter_op=lanes)

@@ -110,7 +110,8 @@ def test_real_data_have_to_be_given():
     [
         {"seeds": 0},
         {"epsilons": ("3",)},
-        {"trainings": ("UTA_tr",)},
+        {"trainings": ("SGD",)},
+        {"trainings": ()},
         {"shift": True},
         {"jobs": 0},
         {"jobs": 2, "address": "auto"},
@@ -179,6 +180,11 @@ def test_a_table_from_its_runs_to_its_pictures(config):
     assert reproduce.report(config) == shown
     assert before == {p: p.stat().st_mtime_ns for p in config.results.rglob("*.json")}
     assert " 0 s" in reproduce.estimate(config)
+    # A column can be had by itself; gains need the baseline.
+    alone = reproduce.report(dataclasses.replace(config, trainings=("UTA_tr",)))
+    assert alone.split()[1] == "UTA_tr" and "%" not in alone
+    both, own = (text.splitlines()[2].replace("*", "") for text in (shown, alone))
+    assert own.split()[1:] == both.split()[4:7]
 
 
 def test_what_is_trained_in_memory_is_what_would_be_saved(make_task, cache, tmp_path):
@@ -222,6 +228,28 @@ def test_every_arm_chooses_for_what_is_used():
         (points[1.0], "broadcast"),
         (points[2.0], "UTA_inf 100"),
     ]
+
+
+def test_the_pictures_panels_show_what_each_arm_chose_beside_the_papers():
+    paper = fair.Point("baseline", "tree", 1.0, 0.5)
+    rates = {0.5: 0.2, 1.0: 0.3}
+    every = [fair.Point("baseline", n, 0.3, r) for n in ("tree", "BLT") for r in rates]
+    curve = [(50, {"accuracy": 0.1}), (100, {"accuracy": 0.2})]
+    scores = [rates[point.rate] for point in every]
+    searched = [
+        found(point, score, 0.0)._replace(curve=curve)
+        for point, score in zip([*every, paper], [*scores, 0.1], strict=True)
+    ]
+    lines = fair.lines_of(searched, [paper])
+    panels = fair_report.curves_of(searched, lines, [paper])
+    assert {name: list(curves) for name, curves in panels.items()} == {
+        f"noise: {noise}": [
+            "baseline, tree, clip 1, rate 0.5 (as published)",
+            f"baseline, {noise}, clip 0.3, rate 1",
+        ]
+        for noise in ("tree", "BLT")
+    }
+    assert panels["noise: BLT"][str(every[-1])] == ([50, 100], [[0.1, 0.2]])
 
 
 @pytest.mark.parametrize("shift", [False, True])
@@ -271,7 +299,8 @@ def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeyp
         names, *cells = (config.results / f"{name}.csv").read_text().splitlines()
         assert names.endswith("model,seed,accuracy,accuracy_with_oov,loss,perplexity")
         assert all(row.startswith("baseline,tree,1.0,0.5,") for row in cells)
-    assert (config.results / "test_eps18.9.png").stat().st_size > 1000
+    for name in ("search_eps18.9.png", "test_eps18.9.png"):
+        assert (config.results / name).stat().st_size > 1000
     monkeypatch.setattr(in_memory, "train", never)
     assert fair_report.run(config, "18.9") == (header, rows)
     assert "in all" in reproduce.estimate(config)
