@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -202,14 +203,36 @@ class Line(NamedTuple):
 def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
     """Scores the whole grid on validation data; resumes where it was stopped."""
     job = functools.partial(score, config.anywhere(), epsilon)
+    done = functools.partial(_scored, config, epsilon)
     every = points(config, epsilon)
-    return table_jobs.run_all(config, job, every, f"search, ε = {epsilon}")
+    return table_jobs.run_all(config, job, every, f"search, ε = {epsilon}", done)
+
+
+def _scored(
+    config: ReproduceConfig,
+    epsilon: str,
+    point: Point,
+    split: str = "heldout",
+    seeds: Sequence[int] = (FIRST_SEED,),
+) -> bool:
+    """Returns whether a point's scores are there with all of these seeds."""
+    base = base_config(config, epsilon)
+    return all(
+        in_memory.score_file(
+            candidate(point, base, seed), _scores(config), split
+        ).exists()
+        for seed in seeds
+    )
+
+
+def _scores(config: ReproduceConfig) -> pathlib.Path:
+    return config.results / "scores"
 
 
 def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
     """Scores one point on validation data, or reads its scores."""
     base = base_config(config, epsilon)
-    table_jobs.set_up(base.lanes)
+    table_jobs.set_up(config, base.lanes)
     from tff_agg.experiment import process_cache
 
     task = candidate(point, base)
@@ -217,7 +240,7 @@ def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
         scored = in_memory.remembered(
             task,
             judging(config, base.rounds),
-            config.results / "scores",
+            _scores(config),
             functools.partial(in_memory.train, task, cache),
         )
     return Found(point, scored.values, scored.curve)
@@ -246,7 +269,7 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
     Nothing is kept but the scores.
     """
     base = base_config(config, epsilon)
-    table_jobs.set_up(base.lanes)
+    table_jobs.set_up(config, base.lanes)
     from tff_agg.experiment import process_cache
 
     how = judging(config, base.rounds)
@@ -256,8 +279,7 @@ def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.
         for seed in range(config.seeds):
             task = candidate(point, base, seed)
             models = functools.partial(in_memory.train, task, cache)
-            scores = config.results / "scores"
-            found.append(in_memory.remembered(task, how, scores, models))
+            found.append(in_memory.remembered(task, how, _scores(config), models))
     return found
 
 
@@ -273,9 +295,8 @@ def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
     for epsilon in config.epsilons:
         for point in points(config, epsilon):
             task = candidate(point, base_config(config, epsilon))
-            scored = in_memory.score_file(task, config.results / "scores").exists()
-            name = f"search {point} at ε = {epsilon}"
-            found.append((name, task, task.config.rounds if scored else 0))
+            done = task.config.rounds if _scored(config, epsilon, point) else 0
+            found.append((f"search {point} at ε = {epsilon}", task, done))
     return found
 
 
@@ -284,6 +305,9 @@ def tests_of(
 ) -> dict[Point, list[in_memory.Scored]]:
     """Tests the points of the lines, each with every seed."""
     job = functools.partial(test, config.anywhere(), epsilon)
+    done = functools.partial(
+        _scored, config, epsilon, split="test", seeds=range(config.seeds)
+    )
     every = list(dict.fromkeys(line.point for line in lines))
-    found = table_jobs.run_all(config, job, every, f"test, ε = {epsilon}")
+    found = table_jobs.run_all(config, job, every, f"test, ε = {epsilon}", done)
     return dict(zip(every, found, strict=True))

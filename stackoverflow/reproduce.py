@@ -66,7 +66,7 @@ def with_store(config: ReproduceConfig) -> ReproduceConfig:
 def train_all(config: ReproduceConfig, runs: Sequence[Run]) -> None:
     """Trains what is not trained yet."""
     if config.jobs > 1 or config.address is not None:
-        left = [run for run in runs if _done(config.folder(run)) < _rounds(config, run)]
+        left = [run for run in runs if not _is_done(config, run)]
         train = functools.partial(_train_alone, config.anywhere())
         table_jobs.run_all(config, train, left, "training")
     numbered = itertools.groupby(enumerate(runs, 1), lambda pair: pair[1].kind)
@@ -77,7 +77,7 @@ def train_all(config: ReproduceConfig, runs: Sequence[Run]) -> None:
 def _train_alone(config: ReproduceConfig, run: Run) -> None:
     """Trains one run in a process that has no terminal."""
     task = config.task(run)
-    table_jobs.set_up(task.config.lanes)
+    table_jobs.set_up(config, task.config.lanes)
     from tff_agg.experiment.drivers import train
 
     train.run(task, config.folder(run))
@@ -87,7 +87,7 @@ def _train_alike(
     config: ReproduceConfig, total: int, alike: Sequence[tuple[int, Run]]
 ) -> None:
     """Trains runs that differ in their seeds, which share what was compiled."""
-    table_jobs.set_up()
+    table_jobs.set_up(config, None)
     from tff_agg.experiment import process_cache, terminal
     from tff_agg.experiment.drivers import train
 
@@ -251,8 +251,9 @@ def estimate(config: ReproduceConfig) -> str:
     )
 
 
-def _rounds(config: ReproduceConfig, run: Run) -> int:
-    return run.config(config.scale, config.store).rounds
+def _is_done(config: ReproduceConfig, run: Run) -> bool:
+    rounds = run.config(config.scale, config.store).rounds
+    return _done(config.folder(run)) >= rounds
 
 
 def _done(folder: pathlib.Path) -> int:

@@ -18,6 +18,7 @@ def run_all(
     function: Callable[[_Item], _Value],
     items: Sequence[_Item],
     stage: str,
+    done: Callable[[_Item], bool] = lambda item: False,
 ) -> list[_Value]:
     """Calls a function with each item, in as many processes as wanted.
 
@@ -26,6 +27,8 @@ def run_all(
       function: Picklable; a job that is begun again must find what it has done.
       items: One for each job.
       stage: What the progress bar calls them.
+      done: Says which jobs have nothing left to do but to return what they found; they
+        run here.
 
     Returns:
       What the function returned, in the order of the items.
@@ -34,31 +37,36 @@ def run_all(
       Exception: What a job has raised; jobs that have not begun are dropped.
     """
     if not items:
-        # Starting Ray takes seconds.
         return []
     from tff_agg.experiment import progress
 
-    found: list[jobs.Ended] = []
+    # Starting processes takes seconds.
+    known = {i: function(item) for i, item in enumerate(items) if done(item)}
+    left = [i for i in range(len(items)) if i not in known]
     with contextlib.closing(progress.StageBar()) as bar:
-        bar(stage, 0, len(items))
-        spread = jobs.spread(
-            function, items, processes=config.jobs, address=config.address
-        )
-        with contextlib.closing(spread):
-            for ended in spread:
-                ended.result()
-                found.append(ended)
-                bar(stage, len(found), len(items))
-    return [ended.value for ended in sorted(found, key=lambda one: one.position)]
+        bar(stage, len(known), len(items))
+        if left:
+            spread = jobs.spread(
+                function,
+                [items[i] for i in left],
+                processes=config.jobs,
+                address=config.address,
+            )
+            with contextlib.closing(spread):
+                for ended in spread:
+                    known[left[ended.position]] = ended.result()
+                    bar(stage, len(known), len(items))
+    return [known[i] for i in range(len(items))]
 
 
-def set_up(lanes: int | None = None) -> None:
-    """Sets TensorFlow up in a process that has not imported it.
+def set_up(config: ReproduceConfig, lanes: int | None) -> None:
+    """Sets TensorFlow up for a run in a process that has not imported it.
 
     Args:
-      lanes: Of the run that this process is for, which has other runs beside it: as
-        many operations at a time, so that they leave each other's cores alone. None:
-        the process has the machine for itself.
+      config: Says whether other runs are beside it. If so, it has only as many
+        operations at a time as it has lanes, and leaves the other cores to them.
+      lanes: Of the run; None: one for each core.
     """
     if "tensorflow" not in sys.modules:
-        runtime.set_up_tensorflow(inter_op=lanes)
+        beside = config.jobs > 1 or config.address is not None
+        runtime.set_up_tensorflow(inter_op=lanes if beside else None)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -135,6 +136,37 @@ def test_jobs_share_the_runs_and_results_come_in_order(config, monkeypatch):
     config = dataclasses.replace(config, jobs=3)
     assert table_jobs.run_all(config, abs, [-3, 2, -1], "distances") == [3, 2, 1]
     assert asked == {"processes": 3, "address": None}
+
+
+def test_no_process_is_started_for_what_is_known(config, monkeypatch):
+    sent = []
+
+    def spread(function, items, **where):
+        sent.append(list(items))
+        return (jobs.Ended(i, function(item), None) for i, item in enumerate(items))
+
+    monkeypatch.setattr(jobs, "spread", spread)
+    run_all = functools.partial(table_jobs.run_all, config, abs, [-3, 2, -1], "lengths")
+    assert run_all(done=lambda item: item > 0) == [3, 2, 1]
+    assert sent == [[-3, -1]]
+    assert run_all(done=lambda item: True) == [3, 2, 1]
+    assert sent == [[-3, -1]]
+
+
+@pytest.mark.parametrize(
+    ("where", "operations"),
+    [({}, None), ({"jobs": 2}, 1), ({"address": "auto"}, 1)],
+)
+def test_runs_side_by_side_leave_each_other_their_cores(
+    config, monkeypatch, where, operations
+):
+    asked = {}
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setattr(
+        table_jobs.runtime, "set_up_tensorflow", lambda **given: asked.update(given)
+    )
+    table_jobs.set_up(dataclasses.replace(config, **where), lanes=1)
+    assert asked == {"inter_op": operations}
 
 
 def test_only_what_is_left_goes_to_other_processes(config, monkeypatch):
@@ -302,6 +334,7 @@ def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeyp
     for name in ("search_eps18.9.png", "test_eps18.9.png"):
         assert (config.results / name).stat().st_size > 1000
     monkeypatch.setattr(in_memory, "train", never)
+    monkeypatch.setattr(jobs, "spread", never)
     assert fair_report.run(config, "18.9") == (header, rows)
     assert "in all" in reproduce.estimate(config)
 
