@@ -62,13 +62,17 @@ def metric_curves(
 
     figure, axes = new_figure(len(panels), share_y=share_y)
     for axis, (setting, curves) in zip(axes, panels.items(), strict=True):
+        drawn: list[Curve] = []
         for colour, (name, curve) in zip(_COLOURS, curves.items(), strict=False):
             values = metric.scale * np.asarray(curve.values, float)
             mean, spread = values.mean(0), _spread(values)
             marker = "o" if len(curve.rounds) == 1 else None
+            # Of two curves in one place both are seen.
+            style = "--" if any(lies_on(curve, other) for other in drawn) else "-"
+            drawn.append(curve)
             axis.plot(
                 curve.rounds, mean, color=colour, label=name, linewidth=1.8,
-                marker=marker,
+                marker=marker, linestyle=style,
             )  # fmt: skip
             low, high = mean - spread, mean + spread
             if metric.is_share:
@@ -92,6 +96,19 @@ def metric_curves(
     if title:
         figure.suptitle(textwrap.fill(title, _TITLE_LETTERS * len(axes)))
     save(figure, path)
+
+
+def lies_on(curve: Curve, other: Curve) -> bool:
+    """Returns whether one curve hides most of the other in a picture.
+
+    Example:
+      >>> lies_on(Curve([1, 2], [[0.1, 0.2]]), Curve([1, 2], [[0.1, 0.2001]]))
+      True
+    """
+    if list(curve.rounds) != list(other.rounds):
+        return False
+    one, two = (np.mean(c.values, axis=0) for c in (curve, other))
+    return bool(np.median(np.abs(one - two)) < 0.005 * np.max(np.abs(two)))
 
 
 def seed_points(
