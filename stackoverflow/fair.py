@@ -203,26 +203,20 @@ class Line(NamedTuple):
 def search(config: ReproduceConfig, epsilon: str) -> list[Found]:
     """Scores the whole grid on validation data; resumes where it was stopped."""
     job = functools.partial(score, config.anywhere(), epsilon)
-    done = functools.partial(_scored, config, epsilon)
-    every = points(config, epsilon)
-    return table_jobs.run_all(config, job, every, f"search, ε = {epsilon}", done)
+    return table_jobs.run_all(
+        config,
+        job,
+        points(config, epsilon),
+        f"search, ε = {epsilon}",
+        lambda point: _scored(config, epsilon, point, FIRST_SEED, "heldout"),
+    )
 
 
 def _scored(
-    config: ReproduceConfig,
-    epsilon: str,
-    point: Point,
-    split: str = "heldout",
-    seeds: Sequence[int] = (FIRST_SEED,),
+    config: ReproduceConfig, epsilon: str, point: Point, seed: int, split: str
 ) -> bool:
-    """Returns whether a point's scores are there with all of these seeds."""
-    base = base_config(config, epsilon)
-    return all(
-        in_memory.score_file(
-            candidate(point, base, seed), _scores(config), split
-        ).exists()
-        for seed in seeds
-    )
+    task = candidate(point, base_config(config, epsilon), seed)
+    return in_memory.score_file(task, _scores(config), split).exists()
 
 
 def _scores(config: ReproduceConfig) -> pathlib.Path:
@@ -231,19 +225,22 @@ def _scores(config: ReproduceConfig) -> pathlib.Path:
 
 def score(config: ReproduceConfig, epsilon: str, point: Point) -> Found:
     """Scores one point on validation data, or reads its scores."""
+    return Found(point, *_score(config, epsilon, point, FIRST_SEED, "heldout"))
+
+
+def _score(
+    config: ReproduceConfig, epsilon: str, point: Point, seed: int, split: str
+) -> in_memory.Scored:
+    """Trains and scores, or reads the scores; nothing else is kept."""
     base = base_config(config, epsilon)
     table_jobs.set_up(config, base.lanes)
     from tff_agg.experiment import process_cache
 
-    task = candidate(point, base)
+    task = candidate(point, base, seed)
+    how = dataclasses.replace(judging(config, base.rounds), split=split)
     with contextlib.closing(process_cache.ProcessCache()) as cache:
-        scored = in_memory.remembered(
-            task,
-            judging(config, base.rounds),
-            _scores(config),
-            functools.partial(in_memory.train, task, cache),
-        )
-    return Found(point, scored.values, scored.curve)
+        models = functools.partial(in_memory.train, task, cache)
+        return in_memory.remembered(task, how, _scores(config), models)
 
 
 def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
@@ -263,24 +260,12 @@ def lines_of(found: Sequence[Found], paper: Sequence[Point]) -> list[Line]:
     return list(dict.fromkeys(lines))
 
 
-def test(config: ReproduceConfig, epsilon: str, point: Point) -> list[in_memory.Scored]:
-    """Trains a point with every seed of the tables and scores it on test data, once.
-
-    Nothing is kept but the scores.
-    """
-    base = base_config(config, epsilon)
-    table_jobs.set_up(config, base.lanes)
-    from tff_agg.experiment import process_cache
-
-    how = judging(config, base.rounds)
-    how = dataclasses.replace(how, split="test")
-    found = []
-    with contextlib.closing(process_cache.ProcessCache()) as cache:
-        for seed in range(config.seeds):
-            task = candidate(point, base, seed)
-            models = functools.partial(in_memory.train, task, cache)
-            found.append(in_memory.remembered(task, how, _scores(config), models))
-    return found
+def test(
+    config: ReproduceConfig, epsilon: str, job: tuple[Point, int]
+) -> in_memory.Scored:
+    """Trains a point with a seed of the tables and scores it on test data, once."""
+    point, seed = job
+    return _score(config, epsilon, point, seed, "test")
 
 
 def base_config(config: ReproduceConfig, epsilon: str) -> StackOverflowConfig:
@@ -295,7 +280,8 @@ def jobs(config: ReproduceConfig) -> list[tuple[str, StackOverflow, int]]:
     for epsilon in config.epsilons:
         for point in points(config, epsilon):
             task = candidate(point, base_config(config, epsilon))
-            done = task.config.rounds if _scored(config, epsilon, point) else 0
+            scored = _scored(config, epsilon, point, FIRST_SEED, "heldout")
+            done = task.config.rounds if scored else 0
             found.append((f"search {point} at ε = {epsilon}", task, done))
     return found
 
@@ -304,10 +290,13 @@ def tests_of(
     config: ReproduceConfig, epsilon: str, lines: Sequence[Line]
 ) -> dict[Point, list[in_memory.Scored]]:
     """Tests the points of the lines, each with every seed."""
-    job = functools.partial(test, config.anywhere(), epsilon)
-    done = functools.partial(
-        _scored, config, epsilon, split="test", seeds=range(config.seeds)
-    )
     every = list(dict.fromkeys(line.point for line in lines))
-    found = table_jobs.run_all(config, job, every, f"test, ε = {epsilon}", done)
-    return dict(zip(every, found, strict=True))
+    found = table_jobs.run_all(
+        config,
+        functools.partial(test, config.anywhere(), epsilon),
+        list(itertools.product(every, range(config.seeds))),
+        f"test, ε = {epsilon}",
+        lambda job: _scored(config, epsilon, *job, "test"),
+    )
+    of_point = iter(found)
+    return {point: list(itertools.islice(of_point, config.seeds)) for point in every}
