@@ -169,9 +169,9 @@ class ReproduceConfig:
       epsilons: The rows of the table.
       trainings: The trainings of each row. Without the baseline the table has no
         gains, and no columns of its recycled checkpoints.
-      jobs: How many trainings run at the same time on this machine.
-      address: A Ray cluster to spread the trainings over, which sees the same storage;
-        None: they run here.
+      jobs: How many trainings run, and are recycled, at the same time on this machine.
+      address: A Ray cluster to spread them over, which sees the same storage; None:
+        they run here.
       shift: The fair comparison: with the periodic shift, or without.
     """
 
@@ -209,6 +209,11 @@ class ReproduceConfig:
         for name in ("epsilons", "trainings"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must be at least one; got none")
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether several runs are worked on at the same time."""
+        return self.jobs > 1 or self.address is not None
 
     def anywhere(self) -> "ReproduceConfig":
         """Returns itself with absolute paths, for a process in another folder."""

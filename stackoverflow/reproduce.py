@@ -9,7 +9,7 @@ Runs every training of the table, chooses every inference aggregation on validat
 data, tests it once, and writes the table in the paper's layout (Markdown and CSV), the
 curves over the last rounds and the tables of confidence widths. What is done is
 skipped: stop it whenever you like, and run the same command again. `--jobs=4` trains
-four at a time. `--dry_run` lists the runs with their estimated time.
+and recycles four at a time. `--dry_run` lists the runs with their estimated time.
 
 `--table=fair` gives every arm a grid of clip norm × server rate of the same size on
 validation data and shows the paper's settings and the chosen ones side by side; with
@@ -28,20 +28,9 @@ from typing import Any
 from absl import flags
 
 from stackoverflow import fair, paper_tables, table_jobs
-from stackoverflow.paper_tables import (
-    COLUMNS,
-    FAIR,
-    RECYCLED,
-    SCALES,
-    TRAININGS,
-    ReproduceConfig,
-    Run,
-)
+from stackoverflow.paper_tables import FAIR, SCALES, TRAININGS, ReproduceConfig, Run
 from stackoverflow.task import StackOverflow
-from tff_agg import files
 from tff_agg.experiment import binaries, flag_fields, ledger
-
-METRIC = StackOverflow.metrics[0]
 
 
 def with_store(config: ReproduceConfig) -> ReproduceConfig:
@@ -65,7 +54,7 @@ def with_store(config: ReproduceConfig) -> ReproduceConfig:
 
 def train_all(config: ReproduceConfig, runs: Sequence[Run]) -> None:
     """Trains what is not trained yet."""
-    if config.jobs > 1 or config.address is not None:
+    if config.side_by_side:
         left = [run for run in runs if not _is_done(config, run)]
         train = functools.partial(_train_alone, config.anywhere())
         table_jobs.run_all(config, train, left, "training")
@@ -96,128 +85,6 @@ def _train_alike(
             label = f"{number:2}/{total} {run.folder}"
             bar = terminal.TrainingBar(StackOverflow.metrics, label, show_plan=False)
             train.run(config.task(run), config.folder(run), bar, cache=cache)
-
-
-def recycle(config: ReproduceConfig, epsilon: str, training: str) -> Any:
-    """Recycles the checkpoints of one training's runs."""
-    from tff_agg.experiment import progress, recycled_runs
-
-    run = Run(config.table, epsilon, training, 0)
-    runs = [run._replace(seed=seed) for seed in range(config.seeds)]
-    with contextlib.closing(progress.StageBar()) as bar:
-        return recycled_runs.recycle(
-            StackOverflow,
-            [config.folder(one) for one in runs],
-            config.results / run.kind,
-            paper_tables.judging(config.scale, shift=config.table == "pds"),
-            bar,
-        )
-
-
-def row_of(found: dict[str, Any]) -> dict[str, list[float]]:
-    """Returns a row of the paper's table from what the trainings have come to.
-
-    A training aggregation's cell is its best inference aggregation on top, chosen on
-    validation data, as in the paper.
-    """
-    from tff_agg.experiment import recycled_runs
-
-    tests = {
-        name: one.tests[
-            recycled_runs.LAST
-            if name == "baseline"
-            else recycled_runs.best(one, METRIC)
-        ]
-        for name, one in found.items()
-    }
-    if "baseline" in found:
-        tests |= {method: found["baseline"].tests[method] for method in RECYCLED}
-    return {
-        name: [one[METRIC.name] for one in tests[name]]
-        for name in COLUMNS
-        if name in tests
-    }
-
-
-def report(config: ReproduceConfig) -> str:
-    """Recycles, tests, writes tables and pictures; returns what the terminal shows."""
-    from tff_agg.experiment import result_tables
-    from tff_agg.experiment.drivers import evaluate
-
-    cells: dict[str, dict[str, list[float]]] = {}
-    curves: list[Any] = []
-    lines: dict[tuple[str, ...], Any] = {}
-    for epsilon in config.epsilons:
-        found = {name: recycle(config, epsilon, name) for name in config.trainings}
-        cells[epsilon] = row_of(found)
-        panel = f"ε = {epsilon.replace('inf', '∞')}"
-        drawn = found.get("baseline", found[config.trainings[0]])
-        curves += [row | {"kind": panel} for row in drawn.rows]
-        for training, one in found.items():
-            for method, tests in one.tests.items():
-                lines[epsilon, training, str(one.chosen[method])] = tests
-    published = {}
-    if config.scale == "full":
-        published = paper_tables.published(config.table)
-    table = result_tables.ResultTable("ε", cells, METRIC, expected=published)
-    table.write(config.results)
-    result_tables.write_long(
-        config.results / "all_cells.csv",
-        ["epsilon", "training", "inference"],
-        lines,
-        StackOverflow.metrics,
-    )
-    evaluate.draw(
-        curves, StackOverflow.metrics, "heldout", config.results / "accuracy.png"
-    )
-    return table.terminal()
-
-
-def widths(config: ReproduceConfig) -> str:
-    """Compares checkpoints with independent runs; returns what the terminal shows.
-
-    Checkpoints that follow each other, as in the paper, and some that are apart, which
-    depend less on each other.
-    """
-    from tff_agg.experiment import result_tables, terminal
-    from tff_agg.experiment.drivers import uncertainty
-
-    header = ["runs", "N", "independent runs"]
-    rows: dict[tuple[str, int], list[str]] = {}
-    scale = SCALES[config.scale]
-    for separation in scale.separations:
-        apart = "last checkpoints" if separation == 1 else f"{separation} rounds apart"
-        header += [apart, "ratio"]
-        for epsilon, training in itertools.product(config.epsilons, config.trainings):
-            run = Run(config.table, epsilon, training, 0)
-            folder = f"{run.kind}_separation{separation}"
-            found = uncertainty.run(
-                StackOverflow,
-                uncertainty.UncertaintyConfig(
-                    runs=tuple(
-                        str(config.folder(run._replace(seed=seed)))
-                        for seed in range(config.seeds)
-                    ),
-                    out=str(config.results / "widths" / folder),
-                    examples=scale.interval_examples,
-                    name="aggregate",
-                    separation=separation,
-                ),
-            ).widths
-            every = zip(
-                found.sizes,
-                found.independent.mean(axis=0),
-                found.checkpoints.mean(axis=0),
-                found.ratio,
-                strict=True,
-            )
-            for n, independent, checkpoints, ratio in every:
-                first = [run.kind, str(n), f"{independent:.3f}"]
-                row = rows.setdefault((run.kind, n), first)
-                row += [f"{checkpoints:.3f}", f"{ratio:.2f}"]
-    table = header, list(rows.values())
-    files.write_text(config.results / "widths.md", result_tables.markdown(*table))
-    return terminal.table(*table)
 
 
 def estimate(config: ReproduceConfig) -> str:
@@ -263,7 +130,7 @@ def _done(folder: pathlib.Path) -> int:
 
 def main(values: flags.FlagValues) -> int:
     """Reproduces what the flags describe."""
-    from stackoverflow import fair_report
+    from stackoverflow import fair_report, table_report
     from tff_agg.experiment import terminal
 
     config = with_store(
@@ -288,9 +155,9 @@ def main(values: flags.FlagValues) -> int:
             print(f"ε = {epsilon}\n{terminal.table(*fair_report.run(config, epsilon))}")
     else:
         train_all(config, config.runs())
-        print(report(config))
+        print(table_report.report(config))
         if config.seeds > 1:
-            print(widths(config))
+            print(table_report.widths(config))
     print(f"Tables and pictures are in {config.results}")
     return 0
 
@@ -307,8 +174,8 @@ def define_flags(values: flags.FlagValues) -> None:
     define("list", "epsilons", list(paper_tables.EPSILONS), "the rows of the table")
     define("list", "trainings", list(TRAININGS), "the trainings of each row")
     define("bool", "shift", False, "--table=fair: with the periodic shift")
-    define("integer", "jobs", 1, "trainings at the same time on this machine", 1)
-    define("string", "address", None, "a Ray cluster to spread the trainings over")
+    define("integer", "jobs", 1, "runs at the same time on this machine", 1)
+    define("string", "address", None, "a Ray cluster to spread the runs over")
     define("bool", "dry_run", False, "list the runs with their time, and train nothing")
 
 

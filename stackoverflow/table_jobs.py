@@ -68,5 +68,4 @@ def set_up(config: ReproduceConfig, lanes: int | None) -> None:
       lanes: Of the run; None: one for each core.
     """
     if "tensorflow" not in sys.modules:
-        beside = config.jobs > 1 or config.address is not None
-        runtime.set_up_tensorflow(inter_op=lanes if beside else None)
+        runtime.set_up_tensorflow(inter_op=lanes if config.side_by_side else None)

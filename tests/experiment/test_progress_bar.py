@@ -27,12 +27,13 @@ def test_each_stage_has_a_line_of_its_own(capsys):
         ("write", 2, 2),
         ("write", 1, 2),  # once more
         ("write", 1, 4),  # and for more
+        ("score", 12_000, 24_000),
     ):
         bar(stage, done, total)
     bar.close()
     bar.close()
     ends = [line.split("\r")[-1] for line in capsys.readouterr().err.split("\n")]
     ends = [line for line in ends if line]
-    assert [line.split()[0] for line in ends] == ["read:"] + 3 * ["write:"]
-    assert "5.00" in ends[0] and "2.00/2.00" in ends[1] and "1.00/2.00" in ends[2]
-    assert "1.00/4.00" in ends[3]
+    assert [line.split()[0] for line in ends] == ["read:", *3 * ["write:"], "score:"]
+    shown = ("5.00it", " 2/2 ", " 1/2 ", " 1/4 ", " 12.0k/24.0k ")
+    assert all(part in line for part, line in zip(shown, ends, strict=True))

@@ -8,7 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from stackoverflow import fair, fair_report, paper_tables, reproduce, table_jobs
+from stackoverflow import (
+    fair,
+    fair_report,
+    paper_tables,
+    reproduce,
+    table_jobs,
+    table_report,
+)
 from stackoverflow.paper_tables import COLUMNS, EPSILONS, SCALES, ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment import in_memory
@@ -186,14 +193,28 @@ def test_only_what_is_left_goes_to_other_processes(config, monkeypatch):
     assert [run for _, run in seen] == config.runs()
 
 
+def test_what_is_recycled_side_by_side_stands_where_it_belongs(config, monkeypatch):
+    def backwards(function, items, **where):
+        assert where["processes"] == 2
+        for position in reversed(range(len(items))):
+            yield jobs.Ended(position, function(items[position]), None)
+
+    monkeypatch.setattr(jobs, "spread", backwards)
+    monkeypatch.setattr(table_jobs.runtime, "set_up_tensorflow", lambda **given: None)
+    monkeypatch.setattr(table_report, "recycle", lambda config, kind: f"of {kind}")
+    found = table_report.recycle_all(dataclasses.replace(config, jobs=2))
+    assert list(found) == table_report.kinds(config)
+    assert all(value == f"of {kind}" for kind, value in found.items())
+
+
 @pytest.mark.slow
-def test_a_table_from_its_runs_to_its_pictures(config):
+def test_a_table_from_its_runs_to_its_pictures(config, monkeypatch):
     reproduce.train_all(config, config.runs())
-    shown = reproduce.report(config)
+    shown = table_report.report(config)
     assert shown.split()[1:8] == [name for name in COLUMNS if name != "EMA_tr"]
     for name in ("table.md", "table.csv", "all_cells.csv", "accuracy.png"):
         assert (config.results / name).stat().st_size > 50
-    header, _, *rows = reproduce.widths(config).splitlines()
+    header, _, *rows = table_report.widths(config).splitlines()
     assert header.split("  ")[-3:] == ["ratio", "3 rounds apart", "ratio"]
     assert [row.split()[:2] for row in rows] == [
         ["pds_baseline_eps18.9", "2"],
@@ -209,11 +230,14 @@ def test_a_table_from_its_runs_to_its_pictures(config):
     # And nothing is done twice.
     before = {p: p.stat().st_mtime_ns for p in config.results.rglob("*.json")}
     reproduce.train_all(config, config.runs())
-    assert reproduce.report(config) == shown
+    assert table_report.report(config) == shown
     assert before == {p: p.stat().st_mtime_ns for p in config.results.rglob("*.json")}
     assert " 0 s" in reproduce.estimate(config)
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "spread", never)
+        assert table_report.report(dataclasses.replace(config, jobs=2)) == shown
     # A column can be had by itself; gains need the baseline.
-    alone = reproduce.report(dataclasses.replace(config, trainings=("UTA_tr",)))
+    alone = table_report.report(dataclasses.replace(config, trainings=("UTA_tr",)))
     assert alone.split()[1] == "UTA_tr" and "%" not in alone
     both, own = (text.splitlines()[2].replace("*", "") for text in (shown, alone))
     assert own.split()[1:] == both.split()[4:7]

@@ -419,7 +419,7 @@ def test_other_users_find_a_closed_folder_and_no_token(on_ray):
 # Jobs.
 
 
-def test_jobs_run_on_the_cluster():
+def test_jobs_run_on_the_cluster(capfd):
     # Inside, so that it is sent as it is: a worker need not import this file.
     def half(number):
         if number % 2:
@@ -429,6 +429,7 @@ def test_jobs_run_on_the_cluster():
     context = ray_session.RaySession(cpus=2, object_store_bytes=STORE)
     ended = sorted(jobs.spread(half, [8, 3, 4], address="auto", cpus_per_job=0))
     context.close()
+    assert capfd.readouterr() == ("", "")
     assert [e.position for e in ended] == [0, 1, 2]
     assert str(ended[1].error) == "3 is odd" and isinstance(ended[1].error, ValueError)
     found = [e.value for e in ended if e.error is None]

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import tqdm
 
+# From here on a bar counts in thousands, 861k of 1.06M; fewer are whole numbers.
+_MANY = 10_000
+
 
 def open_bar(stage: str, total: int | None, **options: object) -> "tqdm.tqdm":
     """Opens a tqdm bar; a total of zero or None is one that is not known."""
@@ -33,7 +36,10 @@ class StageBar:
         if (stage, total) != self._stage or done < self._bar.n:
             self.close()
             self._stage = (stage, total)
-            self._bar = open_bar(stage, total, unit_scale=True)
+            # What was done before says nothing of the pace.
+            self._bar = open_bar(
+                stage, total, unit_scale=not 0 < total < _MANY, initial=done
+            )
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ def recycle(
     Args:
       task_class: What was trained.
       folders: The folders of finished runs that differ in their seeds only.
-      out: Where the scores are kept: validation.json and test.json.
+      out: Where the scores are kept: heldout.json and test.json.
       judging: How.
       on_progress: Receives how it goes.
     """
@@ -82,16 +82,7 @@ def recycle(
     grid = evaluate.applicable(task_class, judging.grid)
 
     def scores(split: str, grid: inference.Grid) -> list[Row]:
-        config = evaluate.EvaluateConfig(
-            runs=tuple(names),
-            out=str(made),
-            grid=grid,
-            split=split,
-            examples=judging.examples,
-            name=judging.name,
-            span=judging.span,
-            every=judging.every,
-        )
+        config = _config(names, made, judging, split, grid)
         return _remembered(made / f"{split}.json", task_class, config, on_progress)
 
     rows = scores("heldout", grid)
@@ -111,12 +102,47 @@ def recycle(
     return Recycled(rows, chosen, tests)
 
 
+def is_known(
+    task_class: type[Task],
+    folders: Sequence[str | os.PathLike],
+    out: str | os.PathLike,
+    judging: Judging,
+) -> bool:
+    """Returns whether `recycle` would only read what an earlier call has written."""
+    made = pathlib.Path(out)
+    names = [str(folder) for folder in folders]
+    grid = evaluate.applicable(task_class, judging.grid)
+    wanted = _config(names, made, judging, "heldout", grid)
+    scored = _saved(made / "heldout.json", wanted) is not None
+    # Tested are the runs that were scored, as soon as they are.
+    return scored and (made / "test.json").exists()
+
+
 def best(found: Recycled, metric: Metric) -> str:
     """Returns the method that is best on validation data, the last iterate included."""
     trials = _trials(found.rows, metric)
     return tuning.pick(
         [tuning.pick(of_method, metric) for of_method in trials.values()], metric
     ).candidate.method
+
+
+def _config(
+    names: Sequence[str],
+    out: pathlib.Path,
+    judging: Judging,
+    split: str,
+    grid: inference.Grid,
+) -> evaluate.EvaluateConfig:
+    return evaluate.EvaluateConfig(
+        runs=tuple(names),
+        out=str(out),
+        grid=grid,
+        split=split,
+        examples=judging.examples,
+        name=judging.name,
+        span=judging.span,
+        every=judging.every,
+    )
 
 
 def _remembered(
@@ -126,15 +152,21 @@ def _remembered(
     on_progress: evaluate.Progress | None,
 ) -> list[Row]:
     """Returns the scores of a configuration, from the file if it holds them."""
+    if (rows := _saved(path, config)) is None:
+        rows = evaluate.evaluate_runs(task_class, config, on_progress)
+        content = {"of": dataclasses.asdict(config), "rows": rows}
+        files.write_text(path, json.dumps(content) + "\n")
+    return rows
+
+
+def _saved(path: pathlib.Path, config: evaluate.EvaluateConfig) -> list[Row] | None:
+    """Returns the scores in a file, if they are those of a configuration."""
+    if not path.exists():
+        return None
+    saved = json.loads(path.read_text())
     # As the file gives it back: tuples are lists there.
     what = json.loads(json.dumps(dataclasses.asdict(config)))
-    if path.exists():
-        saved = json.loads(path.read_text())
-        if saved["of"] == what:
-            return saved["rows"]
-    rows = evaluate.evaluate_runs(task_class, config, on_progress)
-    files.write_text(path, json.dumps({"of": what, "rows": rows}) + "\n")
-    return rows
+    return saved["rows"] if saved["of"] == what else None
 
 
 def _candidate(row: Row) -> Candidate:

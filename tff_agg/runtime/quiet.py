@@ -28,6 +28,7 @@ CHATTER = (
     r"cudart.*(dlerror|not have a GPU)",
     r"failed call to cuInit|Cannot dlopen some GPU libraries|Skipping registering GPU",
     r"All log messages before absl::InitializeLog\(\) is called",
+    r"Set ray log level from environment variable",
 )
 
 _chatter = re.compile("|".join(f"(?:{pattern})" for pattern in CHATTER))

@@ -18,6 +18,8 @@ import threading
 import warnings
 from collections.abc import Iterator
 
+from tff_agg.runtime import quiet
+
 _log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
@@ -43,7 +45,7 @@ class RaySession:
 
     Example:
       with contextlib.closing(RaySession()):
-        ray.get(ray.remote(len).remote('four'))
+        ray.get(ray.remote(lambda: 4).remote())
     """
 
     def __init__(
@@ -120,23 +122,28 @@ def _ask_for_a_token() -> None:
     os.environ.setdefault(_AUTH_TOKEN, secrets.token_hex(32))
 
 
+# What Ray reads while it starts; what the environment sets is kept. Half a minute later
+# it would write to the terminal that there is no exporter of metrics, which is as it
+# should be; that line has the level of errors. Real ones are raised as well.
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+
+
 @contextlib.contextmanager
 def _as_it_was() -> Iterator[None]:
     """Puts back what `ray.init` changes in this process, and keeps it quiet."""
-    name = "RAY_USAGE_STATS_ENABLED"
-    before = os.environ.get(name)
-    os.environ.setdefault(name, "0")
+    added = [name for name in _QUIET if name not in os.environ]
+    os.environ.update({name: _QUIET[name] for name in added})
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with warnings.catch_warnings():
+        with quiet.without_chatter(), warnings.catch_warnings():
             # A note about its own future.
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
         if in_main and handler is not None:
             signal.signal(signal.SIGTERM, handler)
-        if before is None:
+        for name in added:
             os.environ.pop(name, None)
 
 
