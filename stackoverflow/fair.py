@@ -26,6 +26,8 @@ from tff_agg.recycling.metrics import Values
 BROADCAST = in_memory.BROADCAST
 FIRST_SEED = 100  # the tables have 0, 1, 2, …
 METRIC = StackOverflow.metrics[0]
+# Perplexity says what the loss says.
+METRICS = StackOverflow.metrics[:3]
 BASELINE, UTA, EMA = "baseline", "UTA_tr", "EMA_tr"
 
 
@@ -198,6 +200,17 @@ class Line(NamedTuple):
     point: Point
     why: str
     model: str
+
+
+# Of each line, the values of the metrics on test data for every seed.
+Scores = Mapping[Line, Sequence[Mapping[str, float]]]
+# Header and rows.
+Table = tuple[list[str], list[list[str]]]
+
+
+def accuracies(values: Sequence[Mapping[str, float]]) -> list[float]:
+    """Returns what a line is judged by, for every seed."""
+    return [one[METRIC.name] for one in values]
 
 
 def search(config: ReproduceConfig, epsilon: str) -> list[Found]:

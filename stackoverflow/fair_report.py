@@ -1,9 +1,20 @@
 """What the fair comparison has come to: tables for people and programs, a picture."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from stackoverflow import fair
-from stackoverflow.fair import CHOSEN, METRIC, Found, Line, Point
+from stackoverflow import beyond, fair
+from stackoverflow.fair import (
+    CHOSEN,
+    METRIC,
+    METRICS,
+    Found,
+    Line,
+    Point,
+    Scores,
+    Table,
+    accuracies,
+)
 from stackoverflow.paper_tables import ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg import files
@@ -15,18 +26,23 @@ from tff_agg.experiment import (
     seed_statistics,
 )
 
-Table = tuple[list[str], list[list[str]]]
 _LABELS = ("arm", "noise", "clip", "rate")
-# Perplexity says what the loss says.
-_METRICS = StackOverflow.metrics[:3]
 _VERDICTS = {True: "yes", False: "no", None: "too few seeds"}
 
 
-def run(config: ReproduceConfig, epsilon: str) -> Table:
-    """Searches, trains what was chosen, tests it; writes the table and returns it.
+class Tables(NamedTuple):
+    """What the fair comparison has come to: all lines, and the steps to the best."""
+
+    lines: Table
+    steps: Table
+
+
+def run(config: ReproduceConfig, epsilon: str) -> Tables:
+    """Searches, trains what was chosen, tests it; writes the tables and returns them.
 
     Written are, for validation and for test data, a Markdown table, a CSV with all
     metrics, and a picture: of the chosen trainings over rounds, and of the test scores.
+    The same for the steps from the paper's recipe to the best (`beyond`).
     """
     results = run_folder.results_folder(str(config.results))
     level = f"eps{epsilon}"
@@ -67,11 +83,18 @@ def run(config: ReproduceConfig, epsilon: str) -> Table:
     )
     figures.seed_points(
         results / f"test_{level}.png",
-        {name_of(line): _accuracies(values) for line, values in scores.items()},
+        {name_of(line): accuracies(values) for line, values in scores.items()},
         METRIC,
         title=f"{title}, {config.seeds} seeds",
     )
-    return table
+    steps = beyond.write(
+        results,
+        level,
+        f"{title}, {config.seeds} seeds",
+        beyond.steps(found, lines),
+        scores,
+    )
+    return Tables(table, steps)
 
 
 def search_table(found: Sequence[Found]) -> Table:
@@ -109,9 +132,6 @@ def _curve(found: Found) -> figures.Curve:
     return figures.Curve(rounds, [[one[METRIC.name] for _, one in found.curve]])
 
 
-Scores = Mapping[Line, Sequence[Mapping[str, float]]]
-
-
 def scores_of(
     lines: Sequence[Line], tests: Mapping[Point, Sequence[in_memory.Scored]]
 ) -> Scores:
@@ -124,12 +144,12 @@ def scores_of(
 def test_table(scores: Scores) -> Table:
     """Returns header and rows of the table; gains are over the first line."""
     header = [*_LABELS, "settings", "model"]
-    header += [f"test {metric.label}" for metric in _METRICS]
+    header += [f"test {metric.label}" for metric in METRICS]
     header += ["gain", "clear of the spread"]
     rows: list[list[str]] = []
     first: list[float] = []
     for line, values in scores.items():
-        own = _accuracies(values)
+        own = accuracies(values)
         last = ["", ""]
         if first:
             gain = seed_statistics.gain(own, first)
@@ -137,7 +157,7 @@ def test_table(scores: Scores) -> Table:
         first = first or own
         shown = (
             result_tables.shown([one[metric.name] for one in values], metric)
-            for metric in _METRICS
+            for metric in METRICS
         )
         rows.append([*map(str, line.point), line.why, line.model, *shown, *last])
     return header, rows
@@ -147,7 +167,3 @@ def name_of(line: Line) -> str:
     """Names a line of the table in the picture."""
     why = "" if line.why == CHOSEN else f" ({line.why})"
     return f"{line.point}: {line.model}{why}"
-
-
-def _accuracies(values: Sequence[Mapping[str, float]]) -> list[float]:
-    return [one[METRIC.name] for one in values]

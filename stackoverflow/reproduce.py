@@ -152,7 +152,9 @@ def main(values: flags.FlagValues) -> int:
         return 0
     if config.table == FAIR:
         for epsilon in config.epsilons:
-            print(f"ε = {epsilon}\n{terminal.table(*fair_report.run(config, epsilon))}")
+            print(f"ε = {epsilon}")
+            for table in fair_report.run(config, epsilon):
+                print(terminal.table(*table))
     else:
         train_all(config, config.runs())
         print(table_report.report(config))

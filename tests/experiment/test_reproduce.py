@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stackoverflow import (
+    beyond,
     fair,
     fair_report,
     paper_tables,
@@ -308,6 +309,48 @@ def test_the_pictures_panels_show_what_each_arm_chose_beside_the_papers():
     assert panels["noise: BLT"][str(every[-1])] == ([50, 100], [[0.1, 0.2]])
 
 
+def test_the_steps_lead_from_the_papers_recipe_to_the_best_on_validation_data():
+    paper = fair.Point("baseline", "tree", 1.0, 0.5)
+    searched = [
+        found(fair.Point("baseline", "tree", 0.3, 0.5), 0.12, 0.11),
+        found(fair.Point("baseline", "tree", 0.3, 1.0), 0.11, 0.13),
+        found(fair.Point("baseline", "BLT", 0.3, 1.0), 0.14, 0.15),
+        found(fair.Point("schedule-free", "BLT", 0.3, 20.0), 0.17, 0.16),
+    ]
+    lines = fair.lines_of(searched, [paper])
+    named = beyond.steps(searched, lines)
+    assert list(named) == [
+        *beyond.STEPS,
+        "BLT noise instead, UTA_inf",
+        "schedule-free, BLT noise, broadcast",
+    ]
+    assert [line.point.rate for line in named.values()] == [0.5, 0.5, 1.0, 1.0, 20.0]
+    # On test data the order may be another; the last step is still validation's.
+    tested = dict(zip(named.values(), (0.10, 0.12, 0.15, 0.20, 0.18), strict=True))
+    scores = {
+        line: [
+            {"accuracy": tested.get(line, 0.0) + d, "accuracy_with_oov": 0.2, "loss": 4}
+            for d in (0.0, 0.001, -0.001)
+        ]
+        for line in lines
+    }
+    _, rows = beyond.table(named, scores)
+    assert [row[-2] for row in rows] == [
+        "",
+        "+20.0 %, clear",
+        "+50.0 %, clear",
+        "+100.0 %, clear",
+        "+80.0 %, clear",
+    ]
+    assert [row[-1] for row in rows] == [""] * 3 + ["+33.3 %, clear", "+20.0 %, clear"]
+
+
+def test_without_noise_there_is_no_recipe_of_the_papers_to_start_from():
+    searched = [found(fair.Point("baseline", "none", 1.0, 1.0), 0.18, 0.19)]
+    named = beyond.steps(searched, fair.lines_of(searched, []))
+    assert list(named) == [beyond.OWN, beyond.RECYCLED]
+
+
 @pytest.mark.parametrize("shift", [False, True])
 def test_arms_differ_in_aggregation_noise_clip_and_rate_alone(shift):
     config = ReproduceConfig("fair", "small", 1, "x", "y", shift=shift)
@@ -345,7 +388,8 @@ def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeyp
     # The paper's own, so that one compiled training serves both.
     monkeypatch.setattr(fair, "GRIDS", {"18.9": ((1.0, 0.5),)})
     config = dataclasses.replace(config, table="fair", shift=True)
-    header, rows = fair_report.run(config, "18.9")
+    tables = fair_report.run(config, "18.9")
+    header, rows = tables.lines
     assert rows[0][4:6] == ["as published", "broadcast"]
     assert all(len(row) == len(header) for row in rows)
     assert rows[0][-1] == "" and rows[1][-1] == "too few seeds"
@@ -355,11 +399,13 @@ def test_a_fair_comparison_is_searched_tested_and_not_done_twice(config, monkeyp
         names, *cells = (config.results / f"{name}.csv").read_text().splitlines()
         assert names.endswith("model,seed,accuracy,accuracy_with_oov,loss,perplexity")
         assert all(row.startswith("baseline,tree,1.0,0.5,") for row in cells)
-    for name in ("search_eps18.9.png", "test_eps18.9.png"):
+    assert [row[0] for row in tables.steps[1]] == [*beyond.STEPS]
+    assert (config.results / "beyond_eps18.9.md").read_text().count("\n") == 5
+    for name in ("search_eps18.9.png", "test_eps18.9.png", "beyond_eps18.9.png"):
         assert (config.results / name).stat().st_size > 1000
     monkeypatch.setattr(in_memory, "train", never)
     monkeypatch.setattr(jobs, "spread", never)
-    assert fair_report.run(config, "18.9") == (header, rows)
+    assert fair_report.run(config, "18.9") == tables
     assert "in all" in reproduce.estimate(config)
 
 
