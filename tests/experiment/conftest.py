@@ -4,9 +4,10 @@ import contextlib
 
 import pytest
 
+from stackoverflow.paper_tables import SCALES
 from stackoverflow.task import StackOverflow
 from tests import tiny_stores
-from tests.experiment import train_binary
+from tests.experiment import tiny_tables, train_binary
 from tff_agg.experiment import process_cache
 
 
@@ -43,3 +44,10 @@ def cache():
     """Shared by all runs here, to save time; each run's state is its own."""
     with contextlib.closing(process_cache.ProcessCache()) as made:
         yield made
+
+
+@pytest.fixture
+def table_config(monkeypatch, token_store, tmp_path):
+    """A table of one row that takes seconds."""
+    monkeypatch.setitem(SCALES, "tiny", tiny_tables.scale())
+    return tiny_tables.config(token_store, str(tmp_path))
