@@ -16,6 +16,8 @@ import time
 
 from absl import app, flags
 
+from tff_agg.runtime.quiet import quiet_tensorflow
+
 _PARAMETERS = flags.DEFINE_integer("parameters", 1_000_000, "Parameters of the model.")
 _ROUNDS = flags.DEFINE_integer("rounds", 32, "Rounds to time; a power of two is fair.")
 _OUT = flags.DEFINE_string("out", "results/noise_step", "Folder for the JSON.")
@@ -112,6 +114,7 @@ def measure(parameters: int, rounds: int) -> list[dict]:
 
 def main(argv: list[str]) -> None:
     del argv
+    quiet_tensorflow()
     found = measure(_PARAMETERS.value, _ROUNDS.value)
     print(
         f"{_PARAMETERS.value} parameters, {_ROUNDS.value} rounds, {platform.machine()}"
