@@ -9,6 +9,7 @@ from absl import flags
 
 import stackoverflow
 from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tff_agg import averaging
 from tff_agg.experiment import config as configs
 from tff_agg.experiment import flag_fields, identity
 from tff_agg.experiment.drivers import train
@@ -26,6 +27,10 @@ def test_it_survives_json():
     assert StackOverflowConfig(**json.loads(json.dumps(config.to_json()))) == config
 
 
+# What schedule-free training asks for.
+FREE = {"step_from": "iterate", "server_momentum": 0.0}
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
@@ -38,14 +43,12 @@ def test_it_survives_json():
         ({"averager": "ema", "ema_decay": 0.9}, "ema(decay=0.9, warm_up)"),
         ({"averager": "pda", "gamma": 2.0}, "pda(gamma=2)"),
         (
-            {
-                "averager": "schedule_free",
-                "beta": 0.8,
-                "gamma": 2.0,
-                "step_from": "iterate",
-                "server_momentum": 0.0,
-            },
+            {"averager": "schedule_free", "beta": 0.8, "gamma": 2.0} | FREE,
             "schedule_free(beta=0.8, gamma=2)",
+        ),
+        (
+            {"averager": "schedule_free"} | FREE,
+            averaging.schedule_free().name,  # the flags' defaults are the library's
         ),
         ({"averager": "uta", "start_round": 7}, "uta(k=3) from step 7"),
     ],

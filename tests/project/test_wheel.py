@@ -93,9 +93,10 @@ def test_another_project_installs_the_wheel_and_trains(outside):
             module = importlib.import_module(name)
             folder = pathlib.Path(module.__file__).parent
             assert folder.is_relative_to(sys.prefix), folder
-            assert (folder / "py.typed").is_file(), folder
-            if name == "stackoverflow":
-                assert list((folder / "configs").glob("*.cfg")), folder
+            source = pathlib.Path({str(ROOT)!r}) / name
+            for path in source.rglob("*.*"):
+                if path.suffix not in (".py", ".pyc"):
+                    assert (folder / path.relative_to(source)).is_file(), path
         import tff_agg
         print(tff_agg.averaging.uta(3))
     """

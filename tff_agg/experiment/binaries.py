@@ -25,7 +25,7 @@ def run(task_class: type[Task], driver: str) -> None:
     Args:
       task_class: The task.
       driver: A module of `tff_agg.experiment.drivers`: 'train', 'evaluate', 'tune',
-        'uncertainty', 'export', 'runs'.
+        'uncertainty', 'audit', 'report', 'export', 'runs'.
     """
     module = importlib.import_module(f"tff_agg.experiment.drivers.{driver}")
     run_main(

@@ -62,7 +62,7 @@ class RunConfig:
         True, "ema: forget the first checkpoints sooner", only_with=_EMA
     )
     gamma: float = described(
-        1.0,
+        8.0,
         "pda and schedule_free: γ, the weight of later checkpoints",
         only_with=("averager", ("pda", "schedule_free")),
     )

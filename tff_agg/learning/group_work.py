@@ -31,7 +31,7 @@ class GroupTrainer(NamedTuple):
       needs_graph: As in `LocalTrainer`.
 
     Example:
-      trainer = side_by_side(model, client_optimizer=0.5)
+      trainer = trainer_side_by_side(model, client_optimizer=0.5)
       process = build_dp_ftrl_process(trainer, plan=plan)
     """
 

@@ -12,7 +12,7 @@ def configure_threads(
 
     TensorFlow fixes them when it first runs anything. Lanes already keep all cores
     busy, so the fastest for training is one thread inside an operation (see
-    docs/runtime.md for figures).
+    docs/performance.md for figures).
 
     Args:
       intra_op: Threads inside one operation; 1 where None.

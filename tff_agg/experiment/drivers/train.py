@@ -1,4 +1,4 @@
-"""Trains a task with user-level privacy, from a configuration to a run folder.
+"""Trains a task with differential privacy, from a configuration to a run folder.
 
 The folder of a run:
 ```
