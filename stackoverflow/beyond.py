@@ -22,7 +22,7 @@ from stackoverflow.fair import (
 )
 from stackoverflow.task import StackOverflow
 from tff_agg import files
-from tff_agg.experiment import figures, result_tables, seed_statistics
+from tff_agg.experiment import figures, result_tables
 
 RECIPE = "the paper's recipe"
 OWN = "clip norm and rate of its own"
@@ -84,8 +84,7 @@ def _gain(name: str, other: str, named: Mapping[str, Line], scores: Scores) -> s
     if order.index(name) <= order.index(other):
         return ""
     own, reference = (accuracies(scores[named[one]]) for one in (name, other))
-    found = seed_statistics.gain(own, reference)
-    return f"{100 * found.relative:+.1f} %{', clear' if found.clear else ''}"
+    return result_tables.improvement(own, reference, METRIC)
 
 
 def write(

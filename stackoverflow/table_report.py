@@ -128,12 +128,16 @@ def report(config: ReproduceConfig) -> str:
         published = paper_tables.published(config.table)
     table = result_tables.ResultTable("ε", cells, METRIC, expected=published)
     table.write(config.results)
+    labels = ["epsilon", "training", "inference"]
     result_tables.write_long(
-        config.results / "all_cells.csv",
-        ["epsilon", "training", "inference"],
-        lines,
-        StackOverflow.metrics,
+        config.results / "all_cells.csv", labels, lines, StackOverflow.metrics
     )
+    if "baseline" in config.trainings:
+        first = {key: (key[0], "baseline", recycled_runs.LAST) for key in lines}
+        gains = result_tables.improvements(lines, first, StackOverflow.metrics)
+        header = [*labels, *(metric.label for metric in StackOverflow.metrics)]
+        text = result_tables.markdown(header, gains)
+        files.write_text(config.results / "gains.md", text)
     evaluate.draw(
         curves, StackOverflow.metrics, "heldout", config.results / "accuracy.png"
     )

@@ -176,7 +176,7 @@ def test_a_table_from_its_runs_to_its_pictures(config, monkeypatch):
     reproduce.train_all(config, config.runs())
     shown = table_report.report(config)
     assert shown.split()[1:8] == [name for name in COLUMNS if name != "EMA_tr"]
-    for name in ("table.md", "table.csv", "all_cells.csv", "accuracy.png"):
+    for name in ("table.md", "table.csv", "all_cells.csv", "gains.md", "accuracy.png"):
         assert (config.results / name).stat().st_size > 50
     header, _, *rows = table_report.widths(config).splitlines()
     assert header.split("  ")[-3:] == ["ratio", "3 rounds apart", "ratio"]

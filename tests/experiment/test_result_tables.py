@@ -69,3 +69,19 @@ def test_a_gain_is_relative_to_the_baseline():
     found = seed_statistics.gain([0.22, 0.24], [0.20, 0.20])
     assert found.mean == pytest.approx(0.03)
     assert found.relative == pytest.approx(0.15)
+
+
+def test_improvements_are_over_the_line_that_is_named_whichever_way_is_better():
+    loss = Metric("loss", higher_is_better=False)
+    lines = {
+        ("8.2", "last"): [{"accuracy": 0.2, "loss": 4.0}] * 3,
+        ("8.2", "UTA_inf"): [{"accuracy": 0.21, "loss": 3.9}] * 3,
+        # A majority vote has no loss; what seeds scatter over is not clear.
+        ("8.2", "OMV"): [{"accuracy": a} for a in (0.15, 0.2, 0.28)],
+    }
+    first = dict.fromkeys(lines, ("8.2", "last"))
+    found = result_tables.improvements(lines, first, [ACCURACY, loss])
+    assert found == [
+        ["8.2", "UTA_inf", "+5.0 %, clear", "+2.5 %, clear"],
+        ["8.2", "OMV", "+5.0 %", ""],
+    ]

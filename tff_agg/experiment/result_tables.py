@@ -120,6 +120,49 @@ def shown(values: Sequence[float], metric: Metric) -> str:
     return f"{mean} ± {metric.show(spread(values))}" if len(values) > 1 else mean
 
 
+def improvement(
+    values: Sequence[float], baseline: Sequence[float], metric: Metric
+) -> str:
+    """Writes by how much values are better, in percent, and whether that is clear.
+
+    Example:
+      >>> loss = Metric('loss', higher_is_better=False)
+      >>> improvement([3.8, 3.9, 3.8], [4.0, 4.1, 4.0], loss)
+      '+5.0 %, clear'
+    """
+    found = gain(values, baseline)
+    better = found.relative if metric.higher_is_better else -found.relative
+    return f"{100 * better:+.1f} %{', clear' if found.clear else ''}"
+
+
+def improvements(
+    lines: Mapping[tuple[str, ...], Sequence[Mapping[str, float]]],
+    baseline: Mapping[tuple[str, ...], tuple[str, ...]],
+    metrics: Sequence[Metric],
+) -> list[list[str]]:
+    """Returns a row for each line: its labels, and by how much each metric is better.
+
+    Args:
+      lines: By the values of the labels, for each seed the values of the metrics.
+      baseline: By the same, the line that it is compared with; one that is compared
+        with itself is left out.
+      metrics: The columns; what a line has not is left empty.
+    """
+    rows = []
+    for names, seeds in lines.items():
+        other = lines[baseline[names]]
+        if seeds is other:
+            continue
+        row = [*names]
+        for metric in metrics:
+            name = metric.name
+            known = all(name in values for own in (seeds, other) for values in own)
+            own, reference = ([v.get(name, 0.0) for v in one] for one in (seeds, other))
+            row.append(improvement(own, reference, metric) if known else "")
+        rows.append(row)
+    return rows
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Lays rows out as a Markdown table.
 
