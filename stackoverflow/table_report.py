@@ -119,7 +119,7 @@ def report(config: ReproduceConfig) -> str:
         cells[epsilon] = row_of(found)
         panel = f"ε = {epsilon.replace('inf', '∞')}"
         drawn = found.get("baseline", found[config.trainings[0]])
-        curves += [row | {"kind": panel} for row in drawn.rows]
+        curves += [row | {"kind": panel} for row in drawn.chosen_rows]
         for training, one in found.items():
             for method, tests in one.tests.items():
                 lines[epsilon, training, str(one.chosen[method])] = tests

@@ -59,6 +59,12 @@ class Recycled(NamedTuple):
     chosen: Mapping[str, Candidate]
     tests: Mapping[str, Sequence[Mapping[str, float]]]
 
+    @property
+    def chosen_rows(self) -> list[Row]:
+        """The scores on validation data of what was chosen."""
+        chosen = set(self.chosen.values())
+        return [row for row in self.rows if _candidate(row) in chosen]
+
 
 def recycle(
     task_class: type[Task],
