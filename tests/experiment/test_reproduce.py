@@ -190,7 +190,7 @@ def test_a_table_from_its_runs_to_its_pictures(config, monkeypatch):
     # The chosen parameters alone were tested, and are drawn.
     for recycled in table_report.recycle_all(config).values():
         drawn = {(row["method"], row["parameter"]) for row in recycled.chosen_rows}
-        assert drawn == set(recycled.chosen.values())
+        assert drawn == {(c.method, c.parameter) for c in recycled.chosen.values()}
     tested = json.loads((config.results / "pds_uta_eps18.9" / "test.json").read_text())
     chosen = [(row["method"], row["parameter"]) for row in tested["rows"]]
     assert len({m for m, _ in chosen}) == len(set(chosen))
