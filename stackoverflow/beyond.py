@@ -25,8 +25,8 @@ from tff_agg import files
 from tff_agg.experiment import figures, result_tables
 
 RECIPE = "the paper's recipe"
-OWN = "clip norm and rate of its own"
-RECYCLED = "UTA_inf, at a rate chosen for it"
+OWN = "clip norm and rate chosen here"
+RECYCLED = "mean of the last checkpoints (UTA_inf)"
 STEPS = (RECIPE, OWN, RECYCLED)
 _LABELS = ("step", "arm", "noise", "clip", "rate", "model")
 
@@ -49,12 +49,12 @@ def steps(found: Sequence[Found], lines: Sequence[Line]) -> dict[str, Line]:
         if line.point.noise == first:
             named[RECYCLED if recycled else OWN] = line
         elif recycled:
-            named[f"{line.point.noise} noise instead, UTA_inf"] = line
+            named[f"{line.point.noise} noise instead of {first} noise, UTA_inf"] = line
     searched = {one.point: one for one in found}
     best = max(chosen, key=lambda line: searched[line.point].accuracy(line.model))
     if best not in named.values():
-        kind = BROADCAST if best.model == BROADCAST else "UTA_inf"
-        named[f"{best.point.arm}, {best.point.noise} noise, {kind}"] = best
+        kind = "" if best.model == BROADCAST else ", UTA_inf"
+        named[f"{best.point.arm}, {best.point.noise} noise{kind}"] = best
     return named
 
 

@@ -98,8 +98,8 @@ def test_the_steps_lead_from_the_papers_recipe_to_the_best_on_validation_data():
     named = beyond.steps(searched, lines)
     assert list(named) == [
         *beyond.STEPS,
-        "BLT noise instead, UTA_inf",
-        "schedule-free, BLT noise, broadcast",
+        "BLT noise instead of tree noise, UTA_inf",
+        "schedule-free, BLT noise",
     ]
     assert [line.point.rate for line in named.values()] == [0.5, 0.5, 1.0, 1.0, 20.0]
     # On test data the order may be another; the last step is still validation's.

@@ -17,3 +17,17 @@ def test_of_two_curves_in_one_place_both_are_seen(monkeypatch, tmp_path):
     figures.metric_curves(tmp_path / "a.png", {"": curves})
     styles = {line.get_label(): line.get_linestyle() for line in drawn[0].axes[0].lines}
     assert styles == dict.fromkeys(curves, "-") | {"almost first": "--"}
+
+
+def test_every_seed_and_every_mean_is_shown(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    lines = {"last": [0.10, 0.12, 0.14], "UTA_inf 100": [0.15, 0.16, 0.17]}
+    figures.seed_points(tmp_path / "a.png", lines)
+    (axis,) = drawn[0].axes
+    assert [text.get_text() for text in axis.texts] == ["12.00", "16.00"]
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == list(lines)
+    points, _, others, _ = (line.get_xdata() for line in axis.lines)
+    assert [*points.round(6)] == [10, 12, 14] and [*others.round(6)] == [15, 16, 17]
+    low, high = axis.get_ylim()
+    assert low < 1 and high > 2  # both lines are inside

@@ -119,7 +119,7 @@ def seed_points(
     x_label: str = "",
     title: str = "",
 ) -> None:
-    """Draws a line for each method: a point for each seed, and a stroke at the mean.
+    """Draws a line for each method: a point for each seed, and the mean.
 
     Args:
       path: The PNG file to write.
@@ -138,7 +138,13 @@ def seed_points(
         colour = _COLOURS[0 if place == len(lines) else 1]
         axis.plot(shown, [place] * len(shown), "o", color=colour, alpha=0.5)
         axis.plot(shown.mean(), place, "|", color=colour, ms=14, mew=2.5)
+        axis.annotate(
+            metric.show(float(np.mean(values))), (shown.max(), place), fontsize=8,
+            textcoords="offset points", xytext=(9, 0), va="center", color=colour,
+        )  # fmt: skip
     axis.set_yticks(list(places), list(lines), fontsize=8)
+    axis.set_ylim(0.4, len(lines) + 0.6)
+    axis.margins(x=0.1)  # room for the last figure
     axis.set_xlabel(x_label or f"test {metric.label}")
     axis.grid(alpha=0.3)
     axis.set_title(title)
