@@ -65,10 +65,10 @@ def table(named: Mapping[str, Line], scores: Scores) -> Table:
     header += ["gain over the first line", "over the baseline's UTA_inf"]
     rows = []
     for name, line in named.items():
-        row = [*_labels(name, line)]
-        for metric in METRICS:
-            values = [one[metric.name] for one in scores[line]]
-            row.append(result_tables.shown(values, metric))
+        row = [
+            *_labels(name, line),
+            *result_tables.shown_metrics(scores[line], METRICS),
+        ]
         row += [_gain(name, other, named, scores) for other in references]
         rows.append(row)
     return header, rows

@@ -81,19 +81,14 @@ def run(config: ReproduceConfig, epsilon: str) -> Tables:
         },
         StackOverflow.metrics,
     )
+    tested = f"{title}, {config.seeds} seeds"
     figures.seed_points(
         results / f"test_{level}.png",
         {name_of(line): accuracies(values) for line, values in scores.items()},
         METRIC,
-        title=f"{title}, {config.seeds} seeds",
+        title=tested,
     )
-    steps = beyond.write(
-        results,
-        level,
-        f"{title}, {config.seeds} seeds",
-        beyond.steps(found, lines),
-        scores,
-    )
+    steps = beyond.write(results, level, tested, beyond.steps(found, lines), scores)
     return Tables(table, steps)
 
 
@@ -155,10 +150,7 @@ def test_table(scores: Scores) -> Table:
             gain = seed_statistics.gain(own, first)
             last = [f"{100 * gain.relative:+.1f} %", _VERDICTS[gain.clear]]
         first = first or own
-        shown = (
-            result_tables.shown([one[metric.name] for one in values], metric)
-            for metric in METRICS
-        )
+        shown = result_tables.shown_metrics(values, METRICS)
         rows.append([*map(str, line.point), line.why, line.model, *shown, *last])
     return header, rows
 

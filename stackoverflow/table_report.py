@@ -2,10 +2,9 @@
 
 import contextlib
 import functools
-import itertools
 import pathlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from stackoverflow import paper_tables, table_jobs
 from stackoverflow.paper_tables import COLUMNS, RECYCLED, SCALES, ReproduceConfig, Run
@@ -19,68 +18,60 @@ from tff_agg.recycling.uncertainty import Comparison
 METRIC = StackOverflow.metrics[0]
 
 
-class Kind(NamedTuple):
-    """The runs of a table that differ in their seeds only."""
-
-    epsilon: str
-    training: str
+def first_runs(config: ReproduceConfig) -> list[Run]:
+    """Returns one run of each kind; the others of it differ in their seeds only."""
+    return [run for run in config.runs() if run.seed == 0]
 
 
-def kinds(config: ReproduceConfig) -> list[Kind]:
-    """Returns the kinds of runs of a table, row by row."""
-    every = itertools.product(config.epsilons, config.trainings)
-    return [Kind(*one) for one in every]
+def _folders(config: ReproduceConfig, first: Run) -> list[str]:
+    seeds = range(config.seeds)
+    return [str(config.folder(first._replace(seed=seed))) for seed in seeds]
 
 
-def _name(config: ReproduceConfig, kind: Kind) -> str:
-    return Run(config.table, *kind, 0).kind
+def recycle_all(config: ReproduceConfig) -> dict[Run, Recycled]:
+    """Recycles the checkpoints of every kind of run, or reads what came of it.
 
-
-def _folders(config: ReproduceConfig, kind: Kind) -> list[str]:
-    runs = (Run(config.table, *kind, seed) for seed in range(config.seeds))
-    return [str(config.folder(run)) for run in runs]
-
-
-def recycle_all(config: ReproduceConfig) -> dict[Kind, Recycled]:
-    """Recycles the checkpoints of every kind of run, or reads what came of it."""
+    Returns:
+      By the first run of the kind, what was found.
+    """
     # The same names of runs, whichever process looks at them.
     config = config.anywhere()
-    every = kinds(config)
+    every = first_runs(config)
     if config.side_by_side:
         found = table_jobs.run_all(
             config,
             functools.partial(_recycle_alone, config),
             every,
             "recycling",
-            lambda kind: recycled_runs.is_known(*_recycling(config, kind)),
+            lambda first: recycled_runs.is_known(*_recycling(config, first)),
         )
     else:
         with contextlib.closing(progress.StageBar()) as bar:
-            found = [recycle(config, kind, bar) for kind in every]
+            found = [recycle(config, first, bar) for first in every]
     return dict(zip(every, found, strict=True))
 
 
-def _recycle_alone(config: ReproduceConfig, kind: Kind) -> Recycled:
+def _recycle_alone(config: ReproduceConfig, first: Run) -> Recycled:
     """Recycles in a process that has no terminal."""
     table_jobs.set_up(config, 1)
-    return recycle(config, kind)
+    return recycle(config, first)
 
 
 def recycle(
-    config: ReproduceConfig, kind: Kind, on_progress: evaluate.Progress | None = None
+    config: ReproduceConfig, first: Run, on_progress: evaluate.Progress | None = None
 ) -> Recycled:
     """Recycles the checkpoints of one kind of run."""
-    return recycled_runs.recycle(*_recycling(config, kind), on_progress)
+    return recycled_runs.recycle(*_recycling(config, first), on_progress)
 
 
 def _recycling(
-    config: ReproduceConfig, kind: Kind
+    config: ReproduceConfig, first: Run
 ) -> tuple[type[StackOverflow], list[str], pathlib.Path, recycled_runs.Judging]:
     """Returns what is recycled, to where, and how it is judged."""
     return (
         StackOverflow,
-        _folders(config, kind),
-        config.results / _name(config, kind),
+        _folders(config, first),
+        config.results / first.kind,
         paper_tables.judging(config.scale, shift=config.table == "pds"),
     )
 
@@ -115,7 +106,11 @@ def report(config: ReproduceConfig) -> str:
     lines: dict[tuple[str, ...], Any] = {}
     everything = recycle_all(config)
     for epsilon in config.epsilons:
-        found = {name: everything[Kind(epsilon, name)] for name in config.trainings}
+        found = {
+            first.training: one
+            for first, one in everything.items()
+            if first.epsilon == epsilon
+        }
         cells[epsilon] = row_of(found)
         panel = f"ε = {epsilon.replace('inf', '∞')}"
         drawn = found.get("baseline", found[config.trainings[0]])
@@ -156,15 +151,15 @@ def widths(config: ReproduceConfig) -> str:
         apart = "last checkpoints" if separation == 1 else f"{separation} rounds apart"
         header += [apart, "ratio"]
     every = [
-        (separation, kind)
+        (separation, first)
         for separation in SCALES[config.scale].separations
-        for kind in kinds(config)
+        for first in first_runs(config)
     ]
     measured = table_jobs.run_all(
         config, functools.partial(_widths_alone, config), every, "error bars"
     )
     rows: dict[tuple[str, int], list[str]] = {}
-    for (_, kind), found in zip(every, measured, strict=True):
+    for (_, first), found in zip(every, measured, strict=True):
         columns = zip(
             found.sizes,
             found.independent.mean(axis=0),
@@ -173,23 +168,23 @@ def widths(config: ReproduceConfig) -> str:
             strict=True,
         )
         for n, independent, checkpoints, ratio in columns:
-            name = _name(config, kind)
-            row = rows.setdefault((name, n), [name, str(n), f"{independent:.3f}"])
+            known = [first.kind, str(n), f"{independent:.3f}"]
+            row = rows.setdefault((first.kind, n), known)
             row += [f"{checkpoints:.3f}", f"{ratio:.2f}"]
     table = header, list(rows.values())
     files.write_text(config.results / "widths.md", result_tables.markdown(*table))
     return terminal.table(*table)
 
 
-def _widths_alone(config: ReproduceConfig, what: tuple[int, Kind]) -> Comparison:
+def _widths_alone(config: ReproduceConfig, what: tuple[int, Run]) -> Comparison:
     """Compares the checkpoints of one kind of run with independent runs."""
     table_jobs.set_up(config, 1)
-    separation, kind = what
-    folder = f"{_name(config, kind)}_separation{separation}"
+    separation, first = what
+    folder = f"{first.kind}_separation{separation}"
     found = uncertainty.run(
         StackOverflow,
         uncertainty.UncertaintyConfig(
-            runs=tuple(_folders(config, kind)),
+            runs=tuple(_folders(config, first)),
             out=str(config.results / "widths" / folder),
             examples=SCALES[config.scale].interval_examples,
             name="aggregate",

@@ -165,10 +165,11 @@ def test_what_is_recycled_side_by_side_stands_where_it_belongs(config, monkeypat
 
     monkeypatch.setattr(jobs, "spread", backwards)
     monkeypatch.setattr(table_jobs.runtime, "set_up_tensorflow", lambda **given: None)
-    monkeypatch.setattr(table_report, "recycle", lambda config, kind: f"of {kind}")
+    monkeypatch.setattr(table_report, "recycle", lambda config, run: f"of {run}")
     found = table_report.recycle_all(dataclasses.replace(config, jobs=2))
-    assert list(found) == table_report.kinds(config)
-    assert all(value == f"of {kind}" for kind, value in found.items())
+    kinds = ["pds_baseline_eps18.9", "pds_uta_eps18.9"]
+    assert [run.kind for run in found] == kinds
+    assert all(value == f"of {run}" for run, value in found.items())
 
 
 @pytest.mark.slow

@@ -120,6 +120,13 @@ def shown(values: Sequence[float], metric: Metric) -> str:
     return f"{mean} ± {metric.show(spread(values))}" if len(values) > 1 else mean
 
 
+def shown_metrics(
+    seeds: Sequence[Mapping[str, float]], metrics: Sequence[Metric]
+) -> list[str]:
+    """Writes every metric of a line: mean ± standard deviation over seeds."""
+    return [shown([one[metric.name] for one in seeds], metric) for metric in metrics]
+
+
 def improvement(
     values: Sequence[float], baseline: Sequence[float], metric: Metric
 ) -> str:
