@@ -1,7 +1,7 @@
 # Every target installs what it needs first. `make help` lists them.
 SHELL := /bin/sh
 PY := .venv/bin/python
-CODE := tff_agg stackoverflow cifar pcvr pds examples benchmarks tests tools
+CODE := tff_agg stackoverflow cifar pcvr pds examples benchmarks tests
 # Two processes fit two cores; tests of one file stay together.
 LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
 PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile --no-loadscope-reorder
@@ -20,17 +20,15 @@ install-gpu: ## make .venv with TensorFlow's CUDA wheels
 lock: install ## compile requirements.in and requirements.gpu.in anew
 	@sh tools/lock.sh
 
-lint: install ## ruff, mypy, BUILD files against imports, and the layers
+lint: install ## ruff, mypy, and the layers
 	@$(PY) -m ruff check --quiet $(CODE)
 	@$(PY) -m ruff format --check --quiet $(CODE)
 	@$(PY) -m mypy $(CODE)
-	@$(PY) -m tools.build_files --check
 	@$(LAYERS) >/dev/null || $(LAYERS)
 
-format: install ## sort, format, and write the BUILD files
+format: install ## sort and format
 	@$(PY) -m ruff check --fix --quiet $(CODE) || true
 	@$(PY) -m ruff format --quiet $(CODE)
-	@$(PY) -m tools.build_files
 
 test: lint ## lint, then all tests
 	@$(PYTEST) tests

@@ -11,51 +11,11 @@ import textwrap
 
 import pytest
 
-from tools import build_files
+from tests.project import build_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHELL = shutil.which("sh") or "sh"
 LOCKS = ["requirements.lock", "requirements.gpu.lock"]
-
-
-def test_every_module_is_in_a_target_with_its_true_deps():
-    assert build_files.differences(ROOT) == []
-
-
-@pytest.fixture
-def small_project(tmp_path):
-    package = tmp_path / "tff_agg"
-    package.mkdir()
-    (package / "one.py").write_text("import numpy\n")
-    (package / "two.py").write_text("from tff_agg import one\n")
-    for folder, text in build_files.build_files(tmp_path).items():
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "BUILD").write_text(text)
-    assert build_files.differences(tmp_path) == []
-    return package
-
-
-def test_a_module_without_target_is_named(small_project):
-    (small_project / "three.py").write_text("")
-    (problem,) = build_files.differences(small_project.parent)
-    assert problem == "tff_agg/BUILD has no target 'three'"
-
-
-@pytest.mark.parametrize(
-    "text", ["from tff_agg import one\nimport scipy\n", "import os\n"]
-)
-def test_deps_that_are_not_the_imports_are_named(small_project, text):
-    (small_project / "two.py").write_text(text)
-    assert any(
-        "tff_agg/BUILD: deps of 'two'" in p
-        for p in build_files.differences(small_project.parent)
-    )
-
-
-def test_a_target_without_module_is_named(small_project):
-    (small_project / "two.py").unlink()
-    (problem,) = build_files.differences(small_project.parent)
-    assert problem == "tff_agg/BUILD: 'two' stands for no module"
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -167,7 +127,6 @@ def test_private_modules_of_tensorflow_and_tff_are_imported_in_one_file():
             "pcvr",
             "pds",
             "benchmarks",
-            "tools",
         )
         for path in (ROOT / folder).rglob("*.py")
         if private.search(path.read_text(encoding="utf-8"))

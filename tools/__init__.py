@@ -1,1 +1,0 @@
-"""Development tools: nothing here is part of the installed packages."""
