@@ -3,7 +3,7 @@
 Each run has a secret noise seed of the operating system's. It is begun, its folder is
 copied before the first round, and then the copy is trained in one go while the other is
 killed (SIGKILL) and started again until it is done. Both must hold the same bits:
-models of all rounds, last state, tables, event files and ledger.
+all files of checkpoints, tables, event files and ledger (but for the rounds' seconds).
 
     python -m benchmarks.kills --kills=100
 
@@ -175,6 +175,9 @@ def contents(folder: pathlib.Path) -> dict[Any, Any]:
     from tff_agg.experiment import ledger
 
     found: dict[Any, Any] = {n: (folder / n).read_bytes() for n in _TABLES}
+    for path in (folder / "checkpoints").rglob("*"):
+        if path.is_file():
+            found[path.name] = path.read_bytes()
     store = checkpoints.CheckpointStore(folder / "checkpoints")
     for name in ("iterate", "aggregate", "state"):
         for number, value in store.iterate(name):

@@ -63,7 +63,7 @@ def _measure(store, number, items) -> tuple[float, float, float]:
     manifest = manifests.manifest_path(store.folder / "manifests", number)
     written += manifest.stat().st_size
     if "state" in items:
-        store.discard(("state",), keep_last=2)
+        store.discard({"state": 2})
     return cpu, wall, written / 1e6
 
 

@@ -382,7 +382,7 @@ def test_a_manifest_of_the_first_format_is_read_and_loses_names(tmp_path):
     store = CheckpointStore(tmp_path)
     assert_identical(store.load(0, "seed"), seed)
     store.save(1, {"seed": seed})
-    store.discard(["seed"], keep_last=1)
+    store.discard({"seed": 1})
     assert store.rounds("seed") == [1] and store.load(0, "name") == "first"
 
 
@@ -394,7 +394,7 @@ def test_what_a_round_loses_is_in_no_file_any_more(tmp_path):
         store.save(number, {"iterate": weights(number), "state": state})
     holding = [p for p in files(tmp_path) if secret.tobytes() in p.read_bytes()]
     assert len(holding) == 1
-    store.discard(["state"], keep_last=1)
+    store.discard({"state": 1})
     assert not [p for p in files(tmp_path) if secret.tobytes() in p.read_bytes()]
     for number in range(2):
         assert_identical(store.load(number, "iterate"), weights(number))
@@ -418,7 +418,7 @@ def test_how_often_a_round_waits_for_the_disk(tmp_path, monkeypatch, size, syncs
             store.save(
                 number, {"iterate": iterate, "aggregate": iterate, "state": state}
             )
-            store.discard(["state"], keep_last=2, durable=False)
+            store.discard({"state": 2}, durable=False)
     assert store.rounds("state") == [4, 5]
     assert len(synced) == syncs
 
@@ -437,6 +437,6 @@ def test_nothing_goes_before_what_names_it_is_gone_for_good(tmp_path, monkeypatc
             return real(*args)
 
         monkeypatch.setattr(os, step, noted)
-    store.discard(["state"], keep_last=1, durable=False)
+    store.discard({"state": 1}, durable=False)
     assert steps[0] == "unlink", "the manifest, which held nothing else"
     assert steps[1:] == ["fsync", "unlink"], "its folder, and then the blob"

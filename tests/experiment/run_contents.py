@@ -14,6 +14,9 @@ def contents(folder):
     folder = pathlib.Path(folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
     found = {name: (folder / name).read_bytes() for name in TABLES}
+    for path in (folder / "checkpoints").rglob("*"):
+        if path.is_file():
+            found[path.name] = path.read_bytes()
     for name in ("iterate", "aggregate", "state"):
         for number, value in store.iterate(name):
             leaves = tree.flatten(value)

@@ -187,27 +187,25 @@ class CheckpointStore:
                 )
             return before - len(self._blobs.digests())
 
-    def discard(
-        self, names: Iterable[str], keep_last: int, *, durable: bool = True
-    ) -> None:
+    def discard(self, keep_last: Mapping[str, int], *, durable: bool = True) -> None:
         """Removes names from all but their newest rounds, whatever the policies say.
 
         Only the process that writes may call it. What was removed is off the disk's
         directory when this returns; a disk may hold the bytes until they are reused.
 
         Args:
-          names: The names to remove.
-          keep_last: In how many of the newest rounds each name stays, at least 1.
+          keep_last: By name, in how many of its newest rounds it stays.
           durable: Whether a power failure after this cannot bring them back. Without
             it, that is so after the next save.
         """
-        if keep_last < 1:
-            raise ValueError(f"keep_last={keep_last} must be 1 or more.")
+        if bad := {name: n for name, n in keep_last.items() if n < 0}:
+            raise ValueError(f"keep_last={bad} must be zero or more.")
         with blobs.storing("discard checkpoints", self.folder):
             view = self._writer_view()
             old: dict[int, set[str]] = {}
-            for name in names:
-                for number in sorted(r for r in view if name in view[r])[:-keep_last]:
+            for name, kept in keep_last.items():
+                rounds = sorted(number for number in view if name in view[number])
+                for number in rounds[: len(rounds) - kept]:
                     old.setdefault(number, set()).add(name)
             self._remove(old)
             if durable:

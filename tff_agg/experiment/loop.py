@@ -300,10 +300,16 @@ def _drop_old_states(store: checkpoints.CheckpointStore, *, last: bool) -> None:
     """Leaves the secret seed in the newest states only; after the last round in none.
 
     Only then is there a wait: otherwise the next round makes it durable, or the next
-    process drops them again.
+    process drops them again. The records are in the ledger: the last one goes, too,
+    because it says how long the round took, and all else in the store is reproducible.
     """
-    kept = 1 if last else _STATES
-    store.discard(("state", "record"), keep_last=kept, durable=last)
+    kept = {"state": 1, "record": 0} if last else {"state": _STATES, "record": _STATES}
+    store.discard(kept, durable=last)
+
+
+def has_ended(store: checkpoints.CheckpointStore, planned: int) -> bool:
+    """Returns whether the store is as the plan's last round leaves it."""
+    return store.rounds("state") == [planned] and not store.rounds("record")
 
 
 def _past(history: History) -> list[Past]:

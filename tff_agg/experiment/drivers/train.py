@@ -92,7 +92,7 @@ def run(
     finished = (
         history is not None
         and config.rounds in history.reported
-        and store.rounds("state") == [config.rounds]
+        and loop.has_ended(store, config.rounds)
     )
     if finished and recorder.is_tested() and config.rounds in store.rounds("aggregate"):
         # Nothing is left to do: spare the reader the compilation.
