@@ -1,9 +1,10 @@
 """What the next-word model is judged by: accuracies, loss, perplexity.
 
 Everything is first summed up, then finalised, so that batches, clients and groups of
-users can be added in any order. The paper's accuracy leaves out the targets that are no
-words: padding, begin and end of sentence, and out-of-vocabulary words. A prediction may
-be any id.
+users can be added in any order. The accuracy without unknown words
+leaves out the targets that are no words: padding, begin and end of sentence, and
+out-of-vocabulary words. The paper does not define its accuracy; this is the convention
+of earlier work on the same data. A prediction may be any id.
 """
 
 import math

@@ -151,7 +151,7 @@ def suggested_count(total: float, c1: float, c2: float) -> CheckpointCount:
 
     Args:
       total: T, in the same unit as c1 and c2.
-      c1: The time that mixing needs to begin (½M + ln(c2 M (p + ‖θ_0 − θ*‖²)) for a
+      c1: The time that mixing needs to begin (1/(2M) + ln(c2 M (p + ‖θ_0 − θ*‖²)) for a
         1-strongly convex, M-smooth loss in p dimensions).
       c2: The time in which what is left of the bias falls by a factor of e.
 
