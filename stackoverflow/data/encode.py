@@ -91,7 +91,7 @@ def encode_shard(source: Source, shard: int, work: Work) -> int:
     for batch in source.read(shard):
         for part in _cut(batch):
             name = f"{shard:06d}-{pieces:06d}"
-            where = f"{source.name} source, shard {shard}, from sentence {sentences}"
+            where = f"{source.where(shard)}, from its sentence {sentences} on"
             if not os.path.exists(work.path("pieces", f"{name}.sentences.arrow")):
                 _encode_piece(checked(part, where), work, name, where)
             pieces += 1

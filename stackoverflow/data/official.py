@@ -25,7 +25,10 @@ _COLUMNS = {
     "examples": ("split_name", "client_id", "serialized_example_proto"),
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
-_FEATURES = ("tokens", "type", "creation_date")
+# In the order of the columns of `SCHEMA`.
+_FEATURES = ("type", "creation_date", "tokens")
+_MAX_SHARDS = 4096
+_LARGEST_ROW = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +75,12 @@ class OfficialSource:
 
     @functools.cached_property
     def _shards(self) -> list[tuple[str, str | None, int, int]]:
-        """File, split, and first and last row number (or client) of each shard."""
-        shards = []
-        for file, split in self._files:
-            with _connect(file) as connection:
-                low, high = _extent(connection)
-            shards += [
-                (file, split, start, min(start + _SHARD_ROWS, high + 1))
-                for start in range(low, high + 1, _SHARD_ROWS)
-            ]
-        return shards
+        """File, split, and first and last row number of each shard."""
+        return [
+            (file, split, first, last)
+            for file, split in self._files
+            for first, last in _ranges(file)
+        ]
 
     def fingerprint(self) -> JsonObject:
         """Returns what identifies each file."""
@@ -97,22 +96,30 @@ class OfficialSource:
         total = 0
         for file, _ in self._files:
             with _connect(file) as connection:
-                query = "SELECT COALESCE(SUM(num_examples), 0) FROM client_metadata"
-                total += connection.execute(query).fetchone()[0]
+                query = "SELECT SUM(num_examples) FROM client_metadata"
+                (found,) = connection.execute(query).fetchone()
+            # A row takes more than a byte: what says otherwise is not believed.
+            if isinstance(found, int):
+                total += min(max(found, 0), os.path.getsize(file))
         return total
 
     def num_sentences(self) -> int:
         """Returns the number of sentences by the clients' metadata."""
         return self._num_sentences
 
+    def where(self, shard: int) -> str:
+        """Names the file and the rows."""
+        file, _, first, last = self._shards[shard]
+        return f"{file}, rows {first} to {last} of table 'examples'"
+
     def read(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Yields the sentences of one range of rows."""
-        file, split, start, stop = self._shards[shard]
+        file, split, first, last = self._shards[shard]
         with _connect(file) as connection:
             cursor = connection.execute(
                 "SELECT rowid, split_name, client_id, serialized_example_proto "
-                "FROM examples WHERE rowid >= ? AND rowid < ? ORDER BY rowid",
-                (start, stop),
+                "FROM examples WHERE rowid BETWEEN ? AND ? ORDER BY rowid",
+                (first, last),
             )
             while rows := cursor.fetchmany(_BATCH_ROWS):
                 yield _batch(rows, split, file)
@@ -124,6 +131,8 @@ def _connect(file: str) -> Iterator[sqlite3.Connection]:
     uri = f"file:{urllib.parse.quote(os.path.abspath(file))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+            # As bytes: an error of decoding would quote the text, and name no row.
+            connection.text_factory = bytes
             yield connection
     except sqlite3.Error as error:
         raise ValueError(f"path={file!r}: cannot be read ({error})") from error
@@ -133,8 +142,13 @@ def _check_layout(file: str) -> None:
     """Raises unless the file has the tables, columns and row numbers needed."""
     with _connect(file) as connection:
         for table, columns in _COLUMNS.items():
+            views = "FROM sqlite_master WHERE type = 'view' AND lower(name) = ?"
+            if connection.execute(f"SELECT 1 {views}", (table,)).fetchone():
+                # It may have rows without end.
+                raise ValueError(f"path={file!r}: {table!r} is a view, not a table")
             found = [
-                row[1] for row in connection.execute(f"PRAGMA table_info({table})")
+                row[1].decode(errors="replace")
+                for row in connection.execute(f"PRAGMA table_info({table})")
             ]
             missing = [column for column in columns if column not in found]
             if missing:
@@ -142,15 +156,30 @@ def _check_layout(file: str) -> None:
                     f"path={file!r}: table {table!r} lacks the columns {missing} "
                     f"(found {found}); expected the SQLite layout of TFF"
                 )
-        _extent(connection)
+        connection.execute("SELECT rowid FROM examples LIMIT 1")
 
 
-def _extent(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Returns the first and last row number of the examples; (0, -1) if none."""
-    # Two queries: SQLite finds one end of an index at once, but scans for both.
-    low = connection.execute("SELECT MIN(rowid) FROM examples").fetchone()[0]
-    high = connection.execute("SELECT MAX(rowid) FROM examples").fetchone()[0]
-    return (0, -1) if low is None else (low, high)
+def _ranges(file: str) -> list[tuple[int, int]]:
+    """Cuts the examples into ranges of row numbers, without reading the rows.
+
+    Between two ranges SQLite looks for the next row, so that gaps cost nothing. Ranges
+    of files with many gaps are joined: nobody wants a shard for each row.
+    """
+    ranges: list[tuple[int, int]] = []
+    with _connect(file) as connection:
+        query = "SELECT MIN(rowid) FROM examples"
+        (first,) = connection.execute(query).fetchone()
+        while first is not None:
+            last = min(first + _SHARD_ROWS - 1, _LARGEST_ROW)
+            ranges.append((first, last))
+            (first,) = connection.execute(
+                f"{query} WHERE rowid > ?", (last,)
+            ).fetchone()
+    together = -(-len(ranges) // _MAX_SHARDS) or 1
+    return [
+        (ranges[i][0], ranges[i : i + together][-1][1])
+        for i in range(0, len(ranges), together)
+    ]
 
 
 def _batch(rows: list[tuple], split: str | None, file: str) -> pa.RecordBatch:
@@ -158,22 +187,48 @@ def _batch(rows: list[tuple], split: str | None, file: str) -> pa.RecordBatch:
     columns: list[list[str]] = [[], [], [], [], []]
     for number, split_name, client_id, message in rows:
         try:
-            example = first_texts(message, _FEATURES)
-            tokens = example["tokens"].decode()
-            kind = example["type"].decode()
-            date = example.get("creation_date", b"").decode()
-        except (KeyError, ValueError, AttributeError) as error:
-            # An error of decoding quotes the whole text.
-            decoding = isinstance(error, UnicodeError)
-            reason = "its text is not UTF-8" if decoding else repr(error)
+            example = _example(message)
+            values = (
+                _text(client_id, "client_id"),
+                *(_text(example[name], name) for name in _FEATURES),
+                split or _text(split_name, "split_name"),
+            )
+        except ValueError as error:
             raise ValueError(
-                f"{file}: row {number} of table 'examples' is not an example with "
-                f"tokens and type ({reason})"
+                f"{file}: row {number} of table 'examples': {error}"
             ) from None
-        for column, value in zip(
-            columns, (client_id, kind, date, tokens, split or split_name), strict=True
-        ):
+        for column, value in zip(columns, values, strict=True):
             column.append(value)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, pa.string()) for column in columns], schema=SCHEMA
     )
+
+
+def _example(message: object) -> dict[str, bytes]:
+    """Returns the features of a serialized example."""
+    if not isinstance(message, bytes):
+        raise ValueError(f"serialized_example_proto is {_kind_of(message)}")
+    try:
+        example = first_texts(message, _FEATURES)
+    except ValueError:
+        example = {}
+    if not {"tokens", "type"} <= example.keys():
+        raise ValueError("serialized_example_proto is no message with tokens and type")
+    return {"creation_date": b"", **example}
+
+
+def _text(value: object, name: str) -> str:
+    """Returns a value as text, numbers of clients as SQLite itself writes them."""
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, bytes):
+        raise ValueError(f"{name} is {_kind_of(value)}, expected text")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:  # whose text quotes the value
+        raise ValueError(f"{name} is not UTF-8") from None
+
+
+def _kind_of(value: object) -> str:
+    """Returns what a value is, for an error that does not quote it."""
+    return "missing" if value is None else type(value).__name__

@@ -77,11 +77,16 @@ class ParquetSource:
         """Returns the number of rows."""
         return sum(_open(file).metadata.num_rows for file in self._files)
 
+    def where(self, shard: int) -> str:
+        """Names the file and the row group."""
+        file, group, _, _ = self._shards[shard]
+        return f"{file}, row group {group}"
+
     def read(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Yields a slice of a row group in batches."""
         file, group, low, high = self._shards[shard]
         position = 0
-        where = f"{file}, row group {group}"
+        where = self.where(shard)
         opened = _open(file)
         there = [name for name in SCHEMA.names if name in opened.schema_arrow.names]
         try:

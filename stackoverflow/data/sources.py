@@ -55,6 +55,10 @@ class Source(Protocol):
         """Returns the number of sentences, or None where counting means reading."""
         ...
 
+    def where(self, shard: int) -> str:
+        """Names the place that a shard is read from, for errors: its file."""
+        ...
+
     def read(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Yields the sentences of a shard in a fixed order, in the form of `SCHEMA`."""
         ...

@@ -211,6 +211,10 @@ class SyntheticSource:
         split[first < len(SPLITS)] = first[first < len(SPLITS)]  # no split is empty
         return np.minimum(sizes, self.max_sentences), share, split
 
+    def where(self, shard: int) -> str:
+        """Names the group of users."""
+        return f"synthetic data, group {shard} of users"
+
     def read(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Yields the sentences of one group of users, user by user."""
         sizes, share, split = self._sizes(shard)

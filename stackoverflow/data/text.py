@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,9 @@ from tff_agg.aliases import JsonObject
 NEEDED = ("user", "text")
 COLUMNS = (*NEEDED, "time", "type")
 _BATCH_ROWS = 1 << 13
+# Longer lines and fields are no posts: a quote or a line that never ends.
+_LONGEST_LINE = 1 << 26
+_LONGEST_FIELD = 1 << 24
 # Users of a hundred who train, and who train or are held out.
 _TRAIN, _NOT_TEST = 80, 90
 
@@ -90,6 +94,10 @@ class TextSource:
     def num_sentences(self) -> None:
         """Returns None: counting them means reading all."""
 
+    def where(self, shard: int) -> str:
+        """Names the file."""
+        return self._files[shard]
+
     def read(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Yields the sentences of a file, in its order."""
         file = self._files[shard]
@@ -114,6 +122,8 @@ def _sentences(row: dict[str, object], where: str) -> Iterator[dict[str, str]]:
         elif not isinstance(value, str):
             kind = "missing" if value is None else type(value).__name__
             raise ValueError(f"{where}: {name!r} is {kind}, expected text")
+        elif name != "text" and _is_broken(value):  # in a text it separates tokens
+            raise ValueError(f"{where}: {name!r} holds half a character (a surrogate)")
     user, text, time, kind = (values[name].strip() for name in COLUMNS)
     if not user:
         raise ValueError(
@@ -133,6 +143,15 @@ def _sentences(row: dict[str, object], where: str) -> Iterator[dict[str, str]]:
         yield known | {"tokens": sentence}
 
 
+def _is_broken(text: str) -> bool:
+    """Returns whether a text holds half a character, which UTF-8 cannot write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 @functools.lru_cache(maxsize=1 << 12)
 def _is_day(text: str) -> bool:
     """Returns whether a text is YYYY-MM-DD, as the preparation will read it."""
@@ -148,10 +167,10 @@ def _csv_rows(file: str) -> Iterator[Row]:
     reader = csv.reader(_lines(file), strict=True)
     number = 1
     try:
-        header = next(reader, [])
+        header = _next_fields(reader) or []
         _check_columns(header, file)
         number = reader.line_num + 1
-        for values in reader:
+        while (values := _next_fields(reader)) is not None:
             if len(values) == len(header):
                 yield number, dict(zip(header, values, strict=True))
             elif values:
@@ -161,7 +180,26 @@ def _csv_rows(file: str) -> Iterator[Row]:
                 )
             number = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{file}, line {number}: not CSV ({error})") from None
+        reason = str(error)
+        if "field limit" in reason:
+            reason = (
+                f"a field has more than {_LONGEST_FIELD:,} characters; perhaps its "
+                "quote never ends"
+            )
+        raise ValueError(f"{file}, line {number}: not CSV ({reason})") from None
+
+
+def _next_fields(reader: Iterator[list[str]]) -> list[str] | None:
+    """Returns the next row; None at the end.
+
+    The longest field is a setting of the whole process, 131,072 characters at first. It
+    is raised for the time of a row only.
+    """
+    before = csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _json_rows(file: str) -> Iterator[Row]:
@@ -173,6 +211,15 @@ def _json_rows(file: str) -> Iterator[Row]:
             row = json.loads(line)
         except json.JSONDecodeError as error:  # whose text quotes nothing of the line
             raise ValueError(f"{file}, line {number}: not JSON ({error.msg})") from None
+        except RecursionError:
+            raise ValueError(
+                f"{file}, line {number}: not a row, it is nested too deeply"
+            ) from None
+        except ValueError:  # Python's own limit
+            raise ValueError(
+                f"{file}, line {number}: holds a number of more than "
+                f"{sys.get_int_max_str_digits()} digits"
+            ) from None
         if not isinstance(row, dict):
             raise ValueError(f"{file}, line {number}: not a JSON object")
         if number == 1:
@@ -199,7 +246,14 @@ def _rows(file: str) -> Iterator[Row]:
 def _lines(file: str) -> Iterator[str]:
     """Yields the lines of a file, which must be UTF-8."""
     with open(file, "rb") as opened:
-        for number, line in enumerate(opened, start=1):
+        for number in itertools.count(1):
+            line = opened.readline(_LONGEST_LINE + 1)
+            if not line:
+                return
+            if len(line) > _LONGEST_LINE:
+                raise ValueError(
+                    f"{file}, line {number}: is longer than {_LONGEST_LINE:,} bytes"
+                )
             try:
                 # Spreadsheets begin a file with a mark of the byte order.
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -26,6 +26,9 @@ class ListSource:
     def num_sentences(self):
         return len(self.rows)
 
+    def where(self, shard):
+        return f"list, shard {shard}"
+
     def read(self, shard):
         rows = self.rows[shard * self.shard_rows : (shard + 1) * self.shard_rows]
         for start in range(0, len(rows), self.batch_rows):
