@@ -10,23 +10,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from tff_agg.audit import bounds
-from tff_agg.privacy import guarantees
-
-
-@pytest.mark.parametrize("sigma", [0.2, 0.341, 0.682, 1.0, 5.0])
-@pytest.mark.parametrize("delta", [1e-6, 1e-3])
-def test_epsilon_is_the_accountants(sigma, delta):
-    claimed = guarantees.gaussian_epsilon(sigma, delta)
-    found = bounds.epsilon_of(1 / sigma, delta)
-    assert found <= claimed + 1e-9
-    assert found == pytest.approx(claimed, rel=1e-3)
-
-
-def test_epsilon_of_nothing_and_of_everything():
-    assert bounds.epsilon_of(0.0, 1e-6) == 0
-    assert bounds.epsilon_of(1e-7, 1e-6) == 0
-    assert bounds.epsilon_of(math.inf, 1e-6) == math.inf
-    assert bounds.epsilon_of(1e3, 1e-6) == pytest.approx(5e5, rel=0.02)
+from tff_agg.privacy import gaussian
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():
@@ -87,7 +71,7 @@ def test_the_bound_for_dependent_canaries_survives_a_run_lucky_for_all_of_them()
 def test_general_bounds_hold_for_gaussian_canaries_and_are_below_the_special_one(mu):
     rng = np.random.default_rng(2)
     canaries, delta = 400, 1e-5
-    epsilon = bounds.epsilon_of(mu, delta)
+    epsilon = gaussian.epsilon(mu, delta)
     above = 0
     for _ in range(60):
         included = rng.random(canaries) < 0.5

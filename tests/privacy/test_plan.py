@@ -141,6 +141,10 @@ def test_claims_that_hold_are_accepted():
     made = plan(claimed_sensitivity=math.sqrt(11), claimed_epsilon=17.7)
     assert made.sensitivity.value <= math.sqrt(11) + 1e-9
     assert plan(noise_multiplier=0.0).epsilon == math.inf
+    exact = plan().epsilon
+    assert plan(claimed_epsilon=exact).claimed_epsilon == exact
+    with pytest.raises(ValueError, match="above claimed_epsilon"):
+        plan(claimed_epsilon=exact * (1 - 1e-8))
 
 
 @dataclasses.dataclass

@@ -24,37 +24,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from tff_agg.privacy import checks, guarantees
+from tff_agg.privacy import checks
 
 _LARGEST_MU = 1e4
 _TOLERANCE = 1e-4
-
-
-def epsilon_of(mu: float, delta: float) -> float:
-    """Returns the ε at δ of two normal distributions whose means are μ apart.
-
-    Example:
-      >>> round(epsilon_of(1 / 0.341, 1e-6), 2)
-      17.65
-    """
-    checks.check_delta(delta)
-    if mu <= 0 or ndtr(mu / 2) - ndtr(-mu / 2) <= delta:
-        return 0.0
-    if math.isinf(mu):
-        return math.inf
-
-    def gap(epsilon: float) -> float:
-        first = log_ndtr(mu / 2 - epsilon / mu)
-        second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        rest = -math.expm1(min(second - first, 0.0))
-        return first + math.log(rest or 1e-300) - math.log(delta)
-
-    top = guarantees.epsilon_from_rho(mu**2 / 2, delta) + 1.0
-    return float(scipy.optimize.brentq(gap, 0.0, top))
 
 
 class Fit(NamedTuple):

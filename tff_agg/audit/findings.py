@@ -11,13 +11,13 @@ from tff_agg.aliases import Json, JsonObject
 from tff_agg.audit import bounds, exposure, scores
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.threats import ServerStep, Threat
+from tff_agg.privacy import gaussian
 from tff_agg.privacy.plan import Plan
 
 # Canaries that show less than this part of what the strongest shows are not guessed.
 _STRONG = 0.5
 # For the bounds that hold for dependent canaries: the part that is guessed, the surest.
 _SUREST = 0.25
-_SLACK = 1e-5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Finding:
     @property
     def refutes_claim(self) -> bool:
         """Whether the run leaks more than was claimed."""
-        return self.lower_bound > self.claimed + _SLACK
+        return self.lower_bound > self.claimed * (1 + 1e-9)
 
     def summary(self) -> str:
         """Returns the three figures in one line."""
@@ -255,7 +255,7 @@ def _finding(
     count = len(right)
 
     def epsilon(mu: float) -> float:
-        return bounds.epsilon_of(mu, plan.delta)
+        return gaussian.epsilon(mu, plan.delta)
 
     return Finding(
         threat=threat,

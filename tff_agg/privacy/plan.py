@@ -109,7 +109,7 @@ class Plan:
                 "use Plan.for_epsilon to find the multiplier"
             )
         # A little slack: the claim may be a figure that was itself computed here.
-        if self.nominal_epsilon > claim + 1e-5:
+        if self.nominal_epsilon > claim * (1 + 1e-9):
             raise ValueError(
                 f"noise_multiplier={self.noise_multiplier} gives epsilon="
                 f"{self.nominal_epsilon:.6g} at delta={self.delta}, above "
@@ -241,7 +241,7 @@ class Plan:
 
     @property
     def epsilon(self) -> float:
-        """ε at `delta` for the run and all releases, by the tight conversion (PLD)."""
+        """ε at `delta` for the run and all releases, by the tight conversion."""
         return math.inf if self.no_guarantee else self.nominal_epsilon
 
     @functools.cached_property
@@ -309,13 +309,8 @@ class Plan:
         return guarantees.gaussian_epsilon(sigma, self._delta_left)
 
     def epsilon_so_far(self, rounds: int) -> float:
-        """Returns `epsilon_after`, from a ρ rounded up to three digits.
-
-        The tight conversion takes a tenth of a second: few different ρ, few of them.
-        """
-        rho = self.rho_after(rounds)
-        digit = 10.0 ** (math.floor(math.log10(rho)) - 2)
-        return min(self.epsilon_of(math.ceil(rho / digit) * digit), self.epsilon)
+        """Returns `epsilon_after`, which is quick to compute."""
+        return self.epsilon_after(rounds)
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Refuses a sampler that does not keep what this plan counts on.
