@@ -40,17 +40,17 @@ class CifarConfig(SampleConfig):
         ("last_layer", "wide_resnet"),
     )
     data_dir: str = described(
-        "../shared/data", "folder with cifar10/ and cifar100/", in_process=False
+        "../shared/data", "folder with cifar10/ and cifar100/", role="place", data=True
     )
     synthetic: bool = described(
-        False, "make data up instead of reading files", in_process=False
+        False, "make data up instead of reading files", role="cohort"
     )
     projected: int = described(
         0, "last_layer: project features to so many dimensions; 0: as they are",
         only_with=("model", ("last_layer",)),
     )  # fmt: skip
     training_examples: int = described(
-        0, "train on so many, the first; 0: all", in_process=False
+        0, "train on so many, the first; 0: all", role="cohort"
     )
     shrink: int = described(
         1, "wide_resnet: squares of so many pixels a side become one; 1: as it is",
@@ -80,7 +80,6 @@ class Cifar(SampleTask):
 
     package = "cifar"
     Config = CifarConfig
-    data_field = "data_dir"
     config: CifarConfig
 
     def __init__(self, config: RunConfig):

@@ -30,23 +30,26 @@ _HOURS = 3_600_000
 class PcvrConfig(SampleConfig):
     """A run on clicks: what every run of DP-SGD has, the data and the model's sizes."""
 
-    data: str = described("", "file of clicks: .parquet or .csv (docs/pcvr.md)")
-    data_note: str = described(
-        "", "what the data are, for reports: a proxy, for example"
+    data: str = described(
+        "", "file of clicks: .parquet or .csv (docs/pcvr.md)", role="place", data=True
     )
-    synthetic: bool = described(False, "made-up clicks, no file")
+    data_note: str = described(
+        "", "what the data are, for reports: a proxy, for example", role="cohort"
+    )
+    synthetic: bool = described(False, "made-up clicks, no file", role="cohort")
     synthetic_clicks: int = described(
-        20_000, "how many made-up clicks", at_least=10,
+        20_000, "how many made-up clicks", at_least=10, role="cohort",
         only_with=("synthetic", (True,)),
     )  # fmt: skip
     feature_classes: str = described(
         features.NEWS, "class=column:buckets,column … for each encoder"
     )
     train_share: float = described(
-        0.8, "share of all clicks, the first in time, to train on"
+        0.8, "share of all clicks, the first in time, to train on", role="cohort"
     )
     heldout_share: float = described(
         0.1, "share of the clicks after those for validation; the rest is for the test",
+        role="cohort",
     )  # fmt: skip
     embedding_size: int = described(8, "width of an embedding", at_least=1)
     encoder_size: int = described(16, "units of an encoder", at_least=1)
@@ -54,7 +57,7 @@ class PcvrConfig(SampleConfig):
     pds_groups: str = described(
         "label", "what the shift moves between: label: without and with a conversion; "
         "hour: clicks before and after noon (UTC)",
-        ("label", "hour"), in_process=False, only_with=("pds", (True,)),
+        ("label", "hour"), role="cohort", only_with=("pds", (True,)),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -71,7 +74,6 @@ class Pcvr(SampleTask):
 
     package = "pcvr"
     Config = PcvrConfig
-    data_field = "data"
     metrics = (auc.AUC_LOSS, auc.LOG_LOSS)
     no_vote = (
         "what is used is the predicted chance of a conversion, not a label, and models "

@@ -46,10 +46,12 @@ class StackOverflowConfig(TrainConfig):
         "test_sentences": "test_examples",
     }
 
-    store: str = described("", "folder of the prepared token store", in_process=False)
+    store: str = described(
+        "", "folder of the prepared token store", role="place", data=True
+    )
     max_sentences: int = described(
         256, "sentences of a client used per round, at most", at_least=1,
-        in_process=False,
+        role="cohort",
     )  # fmt: skip
     embedding_size: int = described(96, "width of the embedding", at_least=1)
     lstm_size: int = described(670, "units of the LSTM", at_least=1)
@@ -60,7 +62,6 @@ class StackOverflow(task.Task):
 
     package = "stackoverflow"
     Config = StackOverflowConfig
-    data_field = "store"
     flag_aliases: ClassVar[Mapping[str, str]] = {"sentences": "examples"}
     metrics = (
         Metric("accuracy", is_share=True),

@@ -7,10 +7,21 @@ field's default and description. Libraries see the finished object only.
 import dataclasses
 import typing
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+#: What a field decides:
+#:   process: what is compiled;
+#:   cohort: who takes part with what;
+#:   seed: one draw among alike;
+#:   watching: what is done with released models, and changes nothing that is released;
+#:   place: where a run takes place and its files lie; it may change on the way.
+Role = Literal["process", "cohort", "seed", "watching", "place"]
+ROLES: tuple[Role, ...] = typing.get_args(Role)
+#: What a run is, wherever it takes place.
+SETTINGS: tuple[Role, ...] = ("process", "cohort", "seed", "watching")
 
 
 def described(
@@ -18,8 +29,9 @@ def described(
     text: str,
     choices: Iterable[str] | None = None,
     *,
+    role: Role = "process",
+    data: bool = False,
     at_least: int = 0,
-    in_process: bool = True,
     only_with: tuple[str, tuple[object, ...]] | None = None,
 ) -> Any:
     """Returns a dataclass field with a description.
@@ -28,9 +40,9 @@ def described(
       default: The field's default value.
       text: What the field means; the help text of its flag.
       choices: The allowed values, where they are few.
+      role: What the field decides; everything that tells fields apart follows.
+      data: Whether a place is where the data lie, which may be moved.
       at_least: The smallest allowed value, for numbers.
-      in_process: Whether the value enters the compiled training process. Runs that
-        differ only in fields outside of it share one process.
       only_with: Another field and those of its values with which this one has an
         effect; None if it always has.
 
@@ -39,17 +51,51 @@ def described(
       ... class Config:
       ...     rounds: int = described(2000, 'training rounds', at_least=1)
     """
+    if role not in ROLES:
+        raise ValueError(f"role must be one of {', '.join(ROLES)}; got {role!r}")
+    if data and role != "place":
+        raise ValueError(f"data=True needs role='place'; got role={role!r}")
     allowed = None if choices is None else tuple(choices)
     return dataclasses.field(
         default=default,
         metadata={
             "help": text,
             "choices": allowed,
+            "role": role,
+            "data": data,
             "at_least": at_least,
-            "in_process": in_process,
             "only_with": only_with,
         },
     )
+
+
+def names(config_class: "type[DataclassInstance]", *roles: Role) -> list[str]:
+    """Returns the names of the fields that have one of some roles, in their order."""
+    return [
+        field.name
+        for field in dataclasses.fields(config_class)
+        if field.metadata["role"] in roles
+    ]
+
+
+def values(config: "DataclassInstance", *roles: Role) -> dict[str, Any]:
+    """Returns the values of the fields that have one of some roles.
+
+    Example:
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class Config:
+      ...     rounds: int = described(2000, 'training rounds')
+      ...     seed: int = described(0, 'seed of sampling', role='seed')
+      >>> values(Config(seed=3), 'seed')
+      {'seed': 3}
+    """
+    return {name: getattr(config, name) for name in names(type(config), *roles)}
+
+
+def data_field(config_class: "type[DataclassInstance]") -> str | None:
+    """Returns the field that says where the data lie; None where there is none."""
+    found = [f.name for f in dataclasses.fields(config_class) if f.metadata["data"]]
+    return found[0] if found else None
 
 
 def without_effect(config: "DataclassInstance", given: Iterable[str]) -> list[str]:

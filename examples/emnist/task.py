@@ -16,7 +16,7 @@ from tff_agg.fields import described
 class EmnistConfig(TrainConfig):
     """What every run has, and what is this task's own."""
 
-    writers: int = described(2000, "users to train on", at_least=2, in_process=False)
+    writers: int = described(2000, "users to train on", at_least=2, role="cohort")
     filters: int = described(8, "filters of the convolution", at_least=1)
 
 

@@ -45,7 +45,7 @@ class RunConfig:
     rounds: int = described(2000, "training rounds", at_least=1)
     delta: float = described(1e-6, "δ of the guarantee")
     seed: int = described(
-        0, "seed of sampling, shuffling and initial weights", in_process=False
+        0, "seed of sampling, shuffling and initial weights", role="seed"
     )
     # Aggregation of checkpoints in training.
     averager: str = described("last", "what is broadcast", AVERAGERS)
@@ -85,41 +85,39 @@ class RunConfig:
     insecure_noise_seed: int | None = described(
         None,
         "a known noise seed, for tests: such a run has no privacy at all",
-        in_process=False,
+        role="seed",
     )
     # Periodic distribution shift.
-    pds: bool = described(
-        False, "draw clients from two groups by turns", in_process=False
-    )
+    pds: bool = described(False, "draw clients from two groups by turns", role="cohort")
     pds_period: int = described(
-        200, "rounds in a period of the shift", at_least=1, in_process=False,
+        200, "rounds in a period of the shift", at_least=1, role="cohort",
         only_with=_SHIFTED,
     )  # fmt: skip
     pds_schedule: str = described(
-        "linear", "shape of the shift", SCHEDULES, in_process=False,
+        "linear", "shape of the shift", SCHEDULES, role="cohort",
         only_with=_SHIFTED,
     )  # fmt: skip
     # Evaluation and saving.
     evaluate_every: int = described(
-        20, "rounds between validations", at_least=1, in_process=False
+        20, "rounds between validations", at_least=1, role="watching"
     )
     validation_examples: int = described(
-        10_000, "examples of the validation sample", at_least=1, in_process=False
+        10_000, "examples of the validation sample", at_least=1, role="watching"
     )
     test_examples: int = described(
         10_000, "examples of the test sample; 0: leave the test data alone",
-        in_process=False,
+        role="watching",
     )  # fmt: skip
     keep_last: int = described(
         200,
         "newest checkpoints to keep: UTA, OPA, OMV and error bars use no more; 0: all",
-        in_process=False,
+        role="watching",
     )
     keep_every: int = described(
         10,
         "keep every n-th of the older ones, too: EMA and PDA fold over what is kept; "
         "0: none of them",
-        in_process=False,
+        role="watching",
     )
 
     def __post_init__(self) -> None:
@@ -207,7 +205,7 @@ class RunConfig:
         reset: dict[str, Any] = {
             field.name: field.default
             for field in dataclasses.fields(self)
-            if not field.metadata["in_process"]
+            if field.metadata["role"] != "process"
         }
         return dataclasses.replace(self, **reset)
 
@@ -243,34 +241,34 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         "binomial",
         "how a cohort is split between the groups",
         ("binomial", "fixed"),
-        in_process=False,
+        role="cohort",
         only_with=_SHIFTED,
     )
     on_exhausted: str = described(
         "error",
         "what to do when a group has no user left",
         ("error", "fill_from_other", "smaller_cohort"),
-        in_process=False,
+        role="cohort",
     )
     # Runtime.
     runtime: str = described(
-        "local", "what runs the rounds", ("local", "ray", "worker")
+        "local", "what runs the rounds", ("local", "ray", "worker"), role="place"
     )
     lanes: int | None = described(
         None, "local and ray: lanes; not given: one per core or GPU", at_least=1,
-        only_with=("runtime", ("local", "ray")),
+        role="place", only_with=("runtime", ("local", "ray")),
     )  # fmt: skip
     ray_address: str | None = described(
         None, "ray: the cluster, 'host:port' or 'auto'; not given: this machine alone",
-        in_process=False, only_with=("runtime", ("ray",)),
+        role="place", only_with=("runtime", ("ray",)),
     )  # fmt: skip
     cpus_per_lane: float = described(
         1.0, "ray: CPUs of the cluster that a lane takes",
-        in_process=False, only_with=("runtime", ("ray",)),
+        role="place", only_with=("runtime", ("ray",)),
     )  # fmt: skip
     gpus_per_lane: float = described(
         0.0, "ray: GPUs of the cluster that a lane takes",
-        in_process=False, only_with=("runtime", ("ray",)),
+        role="place", only_with=("runtime", ("ray",)),
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import pathlib
 import platform
 from typing import Any
 
-from tff_agg import files, privacy
+from tff_agg import fields, files, privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import identity, ledger
 from tff_agg.experiment.task import Task
@@ -19,22 +19,6 @@ class ConfigChangedError(RuntimeError):
 
 #: What may be there of a run that has released rounds.
 _TRACES = ("checkpoints", ledger.NAME, "metrics.csv", "validation.csv", "tensorboard")
-#: What may change from machine to machine, besides where the data lie.
-_PLACES = (
-    *("noise_cache", "runtime", "lanes"),
-    *("ray_address", "cpus_per_lane", "gpus_per_lane"),
-)
-#: What is done with released models, and changes nothing that is released.
-LOOKING_ON = (
-    *("evaluate_every", "validation_examples", "test_examples"),
-    *("keep_last", "keep_every"),
-)
-
-
-def places(task: Task) -> tuple[str, ...]:
-    """Returns the fields of a configuration that may change between machines."""
-    found = tuple(name for name in _PLACES if hasattr(task.config, name))
-    return found if task.data_field is None else (task.data_field, *found)
 
 
 def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
@@ -48,9 +32,8 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
     if path.exists():
         found = saved_config(folder)
         # As it would be written today: fields may have been added since.
-        saved = task.Config.from_json(found).to_json()
+        saved = fields.values(task.Config.from_json(found), *fields.SETTINGS)
         saved["data_fingerprint"] = found.get("data_fingerprint")
-        saved = {k: v for k, v in saved.items() if k not in places(task)}
         if lines := identity.differences(saved, wanted):
             raise ConfigChangedError(
                 f"{folder} was begun under another configuration; use another folder, "
@@ -79,7 +62,7 @@ def claim(
     write_report(folder, task, plan, cohorts, rounds_done=None)
     if (folder / "config.json").exists():
         return
-    here = {name: getattr(task.config, name) for name in places(task)}
+    here = fields.values(task.config, "place")
     for name, content in (
         ("environment.json", environment()),
         # Last: it marks the folder as taken.
@@ -112,8 +95,8 @@ def write_report(
 
 def identifying(task: Task) -> JsonObject:
     """Returns the configuration without what may change from machine to machine."""
-    values = task.config.to_json() | {"data_fingerprint": task.fingerprint}
-    return {name: value for name, value in values.items() if name not in places(task)}
+    settings = fields.values(task.config, *fields.SETTINGS)
+    return settings | {"data_fingerprint": task.fingerprint}
 
 
 def results_folder(out: str) -> pathlib.Path:

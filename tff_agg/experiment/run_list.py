@@ -7,14 +7,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_agg import fields
 from tff_agg.experiment import identity, ledger, run_folder, tables
 from tff_agg.experiment.task import Task
 from tff_agg.recycling.metrics import Metric
 
 # Below them lies no other run, but there may be many files.
 _NOT_SEARCHED = ("checkpoints", "tensorboard")
-#: Where things lie, and what is no setting.
-_NOT_COMPARED = ("noise_cache", "data_fingerprint", "store_fingerprint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +81,7 @@ def summary(task_class: type[Task], folder: pathlib.Path) -> Summary:
 
 def differing(task_class: type[Task], runs: Sequence[Summary]) -> list[str]:
     """Returns the settings in which runs differ, in the order of the configuration."""
-    left_out = {*_NOT_COMPARED, task_class.data_field}
-    names = [name for name in runs[0].settings if name not in left_out]
+    names = fields.names(task_class.Config, *fields.SETTINGS)
     return [n for n in names if len({repr(run.settings[n]) for run in runs}) > 1]
 
 

@@ -8,14 +8,12 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tff_agg import fields
 from tff_agg.aliases import Json
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.experiment import run_folder
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
-
-# Fields in which runs of the same kind may differ.
-_NOT_THE_KIND = ("seed", "insecure_noise_seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +50,12 @@ class Run:
         saved = run_folder.saved_config(folder)
         config = task_class.Config.from_json(saved)
         if data:
-            if task_class.data_field is None:
+            field = fields.data_field(task_class.Config)
+            if field is None:
                 raise ValueError(
                     f"the task {task_class.package!r} has no data of its own to move"
                 )
-            moved: dict[str, Any] = {task_class.data_field: data}
+            moved: dict[str, Any] = {field: data}
             config = dataclasses.replace(config, **moved)
         task = task_class(config)
         # Runs of before the experiment layer wrote 'store_fingerprint'.
@@ -70,7 +69,7 @@ class Run:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Sent to another process, a run is opened there."""
-        field = self.task.data_field
+        field = fields.data_field(type(self.config))
         data = field and getattr(self.task.config, field)
         return Run.open, (type(self.task), self.folder, data)
 
@@ -81,10 +80,8 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """Distinguishes runs that differ in more than their seeds."""
-        left_out = (*_NOT_THE_KIND, self.task.data_field)
-        fields = self.config.to_json().items()
-        return json.dumps({k: v for k, v in fields if k not in left_out})
+        """Distinguishes runs that differ in more than their seeds and places."""
+        return json.dumps(fields.values(self.config, "process", "cohort", "watching"))
 
     def rounds(self, name: str = "iterate") -> list[int]:
         """Returns the rounds that have a checkpoint."""
@@ -135,7 +132,7 @@ def open_runs(
 
 
 def kinds(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups runs that differ in their seeds only; names each group by what is its own.
+    """Groups runs that differ in seeds and places only; names each by what is its own.
 
     The name lists the fields in which the groups differ.
     """
@@ -143,8 +140,8 @@ def kinds(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for run in runs:
         grouped.setdefault(run.kind, []).append(run)
     configs: list[Mapping[str, Json]] = [json.loads(kind) for kind in grouped]
-    fields = list(dict.fromkeys(key for config in configs for key in config))
-    different = [f for f in fields if len({str(c.get(f)) for c in configs}) > 1]
+    every = list(dict.fromkeys(key for config in configs for key in config))
+    different = [f for f in every if len({str(c.get(f)) for c in configs}) > 1]
     names = [
         ", ".join(f"{field}={config.get(field)}" for field in different) or "all runs"
         for config in configs

@@ -68,8 +68,6 @@ class Task(abc.ABC):
       Config: The class of its configurations, a `RunConfig` with fields of its own: a
         `TrainConfig`, or a `SampleConfig` where the unit is an example.
       metrics: What models are judged by. The first is the one that is tuned.
-      data_field: The field of the configuration that says where the data lie. The path
-        may change from machine to machine; the fingerprint may not.
       flag_aliases: Further names of flags of the binaries that read runs.
       no_vote: Why a majority vote over predicted labels does not apply; empty where it
         does.
@@ -81,7 +79,6 @@ class Task(abc.ABC):
     package: ClassVar[str]
     Config: ClassVar[type[configs.RunConfig]]
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
-    data_field: ClassVar[str | None] = None
     flag_aliases: ClassVar[Mapping[str, str]] = {}
     no_vote: ClassVar[str] = ""
 

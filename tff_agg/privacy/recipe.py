@@ -152,7 +152,7 @@ class PrivacyRecipe:
         3, "blt: how many buffers", at_least=1, only_with=("mechanism", ("blt",))
     )
     noise_cache: str | None = fields.described(
-        None, "folder where optimised mechanisms are kept", in_process=False
+        None, "folder where optimised mechanisms are kept", role="place"
     )
     participation: str | None = fields.described(
         None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from tff_agg import fields
 from tff_agg.aliases import Structure
 from tff_agg.experiment import canary_audit, flag_fields, progress, runs
 from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
@@ -133,9 +134,8 @@ def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
     """Defines the flags of this driver."""
     define = functools.partial(flag_fields.define_one, flag_values)
     define("string", "run", None, "the run's folder")
-    if task_class.data_field is not None:
-        text = "where the data are, if they were moved"
-        define("string", task_class.data_field, None, text)
+    if (field := fields.data_field(task_class.Config)) is not None:
+        define("string", field, None, "where the data are, if they were moved")
     defaults = AuditConfig()
     define("integer", "canaries", defaults.canaries, "how many canaries")
     define("bool", "users", defaults.users, "train on the run's users as well")

@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_agg import files
+from tff_agg import fields, files
 from tff_agg.experiment import flag_fields, progress, run_folder, runs
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import inference
@@ -321,14 +321,14 @@ def define_run_flags(
     define("integer", "memory_mb", 1024, "the memory for predictions, in MB")
     for other, known in task_class.flag_aliases.items():
         flags.DEFINE_alias(other, known, flag_values=flag_values)
-    if task_class.data_field is not None:
-        text = "where the data are, if they were moved"
-        define("string", task_class.data_field, None, text)
+    if (field := fields.data_field(task_class.Config)) is not None:
+        define("string", field, None, "where the data are, if they were moved")
 
 
 def data_from_flags(task_class: type[Task], values: flags.FlagValues) -> str | None:
     """Returns where the flags say that the data are."""
-    return task_class.data_field and values[task_class.data_field].value
+    field = fields.data_field(task_class.Config)
+    return field and values[field].value
 
 
 def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:

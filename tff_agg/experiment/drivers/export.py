@@ -12,6 +12,7 @@ from typing import Any
 
 from absl import flags
 
+from tff_agg import fields
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import exported, flag_fields, runs
 from tff_agg.experiment.drivers import evaluate
@@ -101,9 +102,8 @@ def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
     define("enum", "name", "iterate", list(evaluate.NAMES), "checkpoints: θ or θ^AGG")
     text = "how many of the newest go along, for error bars"
     define("integer", "checkpoints", ExportConfig.checkpoints, text)
-    if task_class.data_field is not None:
-        text = "where the data are, if they were moved"
-        define("string", task_class.data_field, None, text)
+    if (field := fields.data_field(task_class.Config)) is not None:
+        define("string", field, None, "where the data are, if they were moved")
 
 
 def main(task_class: type[Task], values: flags.FlagValues) -> int:

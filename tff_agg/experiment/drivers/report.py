@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_agg import files
+from tff_agg import fields, files
 from tff_agg.experiment import flag_fields, html_page, ledger, runs, tables
 from tff_agg.experiment.drivers import evaluate, uncertainty
 from tff_agg.experiment.recording import WEIGHTS
@@ -258,10 +258,9 @@ def _uncertainty(
 def _settings(page: html_page.Page, run: runs.Run) -> None:
     page.heading("Settings")
     config = run.config
-    left_out = {run.task.data_field, "noise_cache"}
     rows = []
     for field in dataclasses.fields(config):
-        if field.name not in left_out:
+        if field.metadata["role"] != "place":
             value = getattr(config, field.name)
             shown = "" if value is None else value
             changed = "" if value == field.default else "given"
@@ -280,9 +279,8 @@ def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
     define("string", "out", None, "the HTML file; report.html in the run if not given")
     define("enum", "split", "heldout", list(SAMPLE_SEEDS), "the data")
     define("integer", "examples", ReportConfig.examples, "the size of the sample", 1)
-    if task_class.data_field is not None:
-        text = "where the data are, if they were moved"
-        define("string", task_class.data_field, None, text)
+    if (field := fields.data_field(task_class.Config)) is not None:
+        define("string", field, None, "where the data are, if they were moved")
     evaluate.define_grid_flags(flag_values)
 
 

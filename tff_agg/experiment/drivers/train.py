@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_agg import checkpoints, privacy
+from tff_agg import checkpoints, fields, privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import (
     flag_fields,
@@ -172,8 +172,6 @@ def _own_surroundings(process: loop.Process) -> JsonObject:
 
 def run_identity(task: Task, members: privacy.Sampler) -> identity.Identity:
     """Returns what a run is, besides what its process says of itself."""
-    left_out = run_folder.places(task) + run_folder.LOOKING_ON
-    settings = task.config.to_json().items()
     return identity.Identity(
         sampler=members.fingerprint,
         data=task.fingerprint,
@@ -182,7 +180,7 @@ def run_identity(task: Task, members: privacy.Sampler) -> identity.Identity:
             # Who trains side by side decides the last bits.
             "group_size": task.group_size,
             "shapes": {name: list(shape) for name, shape in task.shapes.items()},
-            "settings": {k: v for k, v in settings if k not in left_out},
+            "settings": fields.values(task.config, "process", "cohort", "seed"),
         },
     )
 
