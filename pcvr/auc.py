@@ -56,4 +56,4 @@ def judge() -> OutputJudge:
         chances, targets = zip(*parts, strict=True)
         return values(np.concatenate(chances), np.concatenate(targets))
 
-    return OutputJudge(keep, None, joined)
+    return OutputJudge(keep, None, joined, (AUC_LOSS.name, LOG_LOSS.name))

@@ -1,6 +1,6 @@
 r"""Exports an aggregate of a run's checkpoints as a Keras model with its vocabulary.
 
-  python -m stackoverflow.export --run=runs/uta --aggregate=uta:100 --out=models/uta
+  python -m stackoverflow.export --run=runs/uta --method=uta:100 --out=models/uta
 
 The aggregate is `last`, `uta:k`, `ema:decay` or `pda:gamma`, of the iterates or, with
 --name=aggregate, of what was broadcast. The newest ten checkpoints go along: their

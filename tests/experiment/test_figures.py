@@ -31,3 +31,14 @@ def test_every_seed_and_every_mean_is_shown(monkeypatch, tmp_path):
     assert [*points.round(6)] == [10, 12, 14] and [*others.round(6)] == [15, 16, 17]
     low, high = axis.get_ylim()
     assert low < 1 and high > 2  # both lines are inside
+
+
+def test_more_curves_than_colours_are_all_drawn_and_told_apart(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    curves = {f"method {n}": Curve([1, 2], [[0.1 * n, 0.2 * n]]) for n in range(14)}
+    figures.metric_curves(tmp_path / "a.png", {"": curves})
+    lines = drawn[0].axes[0].lines
+    assert [line.get_label() for line in lines] == list(curves)
+    looks = {(line.get_color(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(curves)

@@ -27,6 +27,12 @@ def test_a_loss_is_best_where_it_is_lowest():
     assert table.best("18.9") == "baseline"
 
 
+def test_a_gain_is_positive_where_it_is_better():
+    cells = {"18.9": {"baseline": [4.0, 4.0], "UTA_inf": [4.4, 4.4]}}
+    table = ResultTable("ε", cells, Metric("loss", higher_is_better=False))
+    assert "-10.0 %" in table.markdown() and "+10.0 %" not in table.markdown()
+
+
 def test_what_others_have_found_stands_below():
     expected = {"18.9": {"baseline": "23.41", "UTA_inf": "23.84 ± 0.01"}}
     table = ResultTable("ε", CELLS, ACCURACY, expected=expected)

@@ -13,7 +13,7 @@ COMMANDS = {
     "stackoverflow.audit": "--canaries",
     "stackoverflow.demo": "--seeds",
     "stackoverflow.evaluate": "--uta_k",
-    "stackoverflow.export": "--aggregate",
+    "stackoverflow.export": "--method",
     "stackoverflow.predict": "--model",
     "stackoverflow.prepare": "--source",
     "stackoverflow.report": "--run",

@@ -14,14 +14,15 @@ from tests import forked
 from tff_agg.experiment import exported
 from tff_agg.experiment.drivers import export
 from tff_agg.experiment.runs import Run
-from tff_agg.recycling.aggregates import Aggregate
+from tff_agg.recycling import methods
+from tff_agg.recycling.methods import Method
 
 
 @pytest.fixture(scope="module")
 def model(runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("models") / "uta"
     config = export.ExportConfig(
-        run=runs[0], out=str(out), aggregate="uta:4", checkpoints=3
+        run=runs[0], out=str(out), method=Method("uta", 4), checkpoints=3
     )
     export.export(StackOverflow, config)
     return out
@@ -41,7 +42,8 @@ def test_the_exported_model_predicts_what_the_aggregate_does(runs, model):
     text = " ".join(known.words[i] for i in (3, 0, 7))
     guess = next_words.NextWords(model)(text, count=known.size + 1)
     found = {word: share for word, share, _ in guess.words}
-    weights = Aggregate.parse("uta:4").compute(run.load, run.rounds())
+    series = methods.Stored(run.rounds(), run.load)
+    weights = methods.aggregate(series, Method("uta", 4), 8)
     expected = distribution(run, weights, text)
     for i, word in enumerate(known.words, start=1):
         assert found[word] == pytest.approx(expected[i], rel=1e-4)
@@ -68,7 +70,7 @@ def test_error_bars_are_the_intervals_of_the_stored_checkpoints(runs, model):
 
 def test_the_folder_says_what_the_model_is(runs, model):
     facts = json.loads((model / "model.json").read_text())
-    assert facts["aggregate"] == "uta:4" and facts["checkpoints"] == "iterate"
+    assert facts["method"] == "uta:4" and facts["checkpoints"] == "iterate"
     assert facts["rounds_averaged"] == [5, 8, 4]
     assert facts["rounds_for_error_bars"] == [6, 7, 8]
     assert facts["guarantee"]["epsilon"] > 0
@@ -84,7 +86,7 @@ def test_words_that_the_model_does_not_know_are_named(model):
 
 def test_nothing_is_left_where_an_export_fails(runs, tmp_path):
     config = export.ExportConfig(
-        run=runs[0], out=str(tmp_path / "m"), aggregate="uta:10"
+        run=runs[0], out=str(tmp_path / "m"), method=Method("uta", 10)
     )
     with pytest.raises(ValueError, match="only 9 checkpoints"):
         export.export(StackOverflow, config)
@@ -107,7 +109,8 @@ def test_another_folder_is_no_exported_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags", [{"run": ""}, {"out": ""}, {"checkpoints": 1}, {"aggregate": "mean"}]
+    "flags",
+    [{"run": ""}, {"out": ""}, {"checkpoints": 1}, {"method": Method("opa", 3)}],
 )
 def test_bad_flags_are_refused_by_name(flags):
     (name,) = flags

@@ -33,7 +33,10 @@ def test_a_metric_that_is_no_count_is_judged_over_all_portions():
         return {"auc_loss": 1 - above.mean()}
 
     judge = OutputJudge(
-        lambda total, count, targets: (total[:, 1] / count, targets), None, ranks
+        lambda total, count, targets: (total[:, 1] / count, targets),
+        None,
+        ranks,
+        ("auc_loss",),
     )
 
     def predict(weights, rows):

@@ -95,6 +95,37 @@ def test_evaluate_equals_the_naive_computation(runs, tmp_path):
     assert "UTA_inf" in evaluate.table(summary, StackOverflow.metrics)
 
 
+class ByLoss(StackOverflow):
+    metrics = tuple(reversed(StackOverflow.metrics[:3]))
+
+
+def test_outputs_are_judged_under_the_names_of_their_own_metrics(runs, tmp_path):
+    """An accuracy under the name of a loss would prefer the wrong models."""
+    config = evaluate.EvaluateConfig(
+        runs=runs[:1],
+        out=str(tmp_path),
+        grid=inference.Grid(outputs=(2,), baseline=False),
+        examples=20,
+    )
+    rows = evaluate.evaluate_runs(ByLoss, config)
+    assert ByLoss.metrics[0].name == "loss"
+    combined = [row for row in rows if row["method"] in ("OPA", "OMV")]
+    assert len(combined) == 2
+    assert all("loss" not in row and 0 <= row["accuracy"] <= 1 for row in combined)
+
+
+def test_a_run_that_has_only_begun_is_not_averaged_with_finished_ones(runs, tmp_path):
+    young = tmp_path / "young"
+    shutil.copytree(runs[1], young)
+    for number in range(4, 9):
+        (young / "checkpoints" / "manifests" / f"{number:09d}.json").unlink()
+    config = evaluate.EvaluateConfig(
+        runs=(runs[0], str(young)), out=str(tmp_path / "out"), examples=20
+    )
+    with pytest.raises(ValueError, match=r"round 3.*young|young.*round 3"):
+        evaluate.run(StackOverflow, config)
+
+
 def rows_of(run, split, sentences):
     return run.task.flat_sample(run.task.fixed_sample(split, sentences))
 

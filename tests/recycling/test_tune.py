@@ -17,7 +17,7 @@ from stackoverflow.task import StackOverflow
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
-from tff_agg.experiment import flag_fields, process_cache
+from tff_agg.experiment import flag_fields, process_cache, recycled_runs
 from tff_agg.experiment.drivers import evaluate, train, tune
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
@@ -94,7 +94,7 @@ def test_inference_picks_on_validation_and_tests_once(own_runs, tmp_path, monkey
     assert "10 ways" in note and "2 private runs" in note
     for folder in own_runs:
         searches, page = report_of(folder)
-        assert searches == {"../../out/journal.jsonl": summary["tuning"]}
+        assert searches == {"../../out": summary["tuning"]}
         assert summary["tuning"]["paragraph"] in page
         assert "points looked at: 10" in page
         assert "without privacy protection" in page
@@ -103,6 +103,15 @@ def test_inference_picks_on_validation_and_tests_once(own_runs, tmp_path, monkey
     splits.clear()
     assert tune.tune_inference(StackOverflow, config) == choices
     assert splits == [] and files_of(tmp_path) == before
+
+
+def test_a_report_names_what_is_there(own_runs, tmp_path):
+    judging = recycled_runs.Judging(inference.Grid(uta=(2, 3)), examples=20)
+    recycled_runs.recycle(StackOverflow, own_runs, tmp_path / "out", judging)
+    for folder in own_runs:
+        searches, _ = report_of(folder)
+        assert len(searches) == 1
+        assert all((pathlib.Path(folder) / name).exists() for name in searches)
 
 
 def test_inference_over_one_run_is_post_processing_and_counts_every_point(
@@ -125,7 +134,7 @@ def test_inference_over_one_run_is_post_processing_and_counts_every_point(
         return report_of(run)
 
     searches, page = search(uta=(2,))
-    found = searches["../../out/journal.jsonl"]
+    found = searches["../../out"]
     assert (found["runs"], found["points"], found["rho_total"]) == (1, 2, 0.5)
     assert "post-processing" in found["paragraph"]
     # That the run itself was chosen among others is not forgotten.
@@ -133,7 +142,7 @@ def test_inference_over_one_run_is_post_processing_and_counts_every_point(
     assert "takes its place" in page
     # Another grid in the same place: what was looked at before still counts.
     searches, page = search(uta=(3, 4))
-    assert searches["../../out/journal.jsonl"]["points"] == 4
+    assert searches["../../out"]["points"] == 4
     assert len(searches) == 2 and "points looked at: 2." not in page
 
 
@@ -250,7 +259,7 @@ def test_the_report_of_every_trial_says_how_many_runs_were_looked_at(
     assert len(config.folders()) == 3
     for folder in config.folders():
         searches, page = report_of(folder)
-        assert searches == {"../../journal.jsonl": cost.to_json()}
+        assert searches == {"../..": cost.to_json()}
         assert cost.paragraph in page and "runs looked at: 4" in page
 
 
@@ -266,7 +275,7 @@ def test_a_search_that_is_broken_off_has_told_the_trials_so_far(token_store, tmp
     with pytest.raises(KeyboardInterrupt):
         tune_training(config, breaking)
     for folder in config.folders():
-        assert report_of(folder)[0]["../../journal.jsonl"]["runs"] == 2
+        assert report_of(folder)[0]["../.."]["runs"] == 2
 
 
 def test_runs_without_noise_are_counted_too(token_store, tmp_path):
@@ -274,7 +283,7 @@ def test_runs_without_noise_are_counted_too(token_store, tmp_path):
     tune_training(config, fake_training(token_store, [], noise_multiplier=0.0))
     for folder in config.folders():
         searches, page = report_of(folder)
-        assert searches["../../journal.jsonl"]["runs"] == 2
+        assert searches["../.."]["runs"] == 2
         assert "2 runs, of which at least one has no guarantee" in page
 
 
@@ -330,7 +339,7 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
         assert "test" not in looks and files_of(tmp_path) == before
         assert {p: p.read_bytes() for p in tmp_path.rglob("*.csv")} == tables
         for folder in config.folders():
-            assert report_of(folder)[0]["../../journal.jsonl"]["runs"] == 2
+            assert report_of(folder)[0]["../.."]["runs"] == 2
         # Also one that was cut short before its folder was taken.
         folder = config.folder(choice.best)
         for path in folder.iterdir():
@@ -339,7 +348,7 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
             elif not path.name.startswith("privacy_report"):
                 path.unlink()
         in_process(log[config.grid().index(choice.best)], cache)
-        assert report_of(folder)[0]["../../journal.jsonl"]["runs"] == 2
+        assert report_of(folder)[0]["../.."]["runs"] == 2
         assert "2 private runs" in report_of(folder)[1]
 
 

@@ -83,7 +83,7 @@ class ExportedModel:
       facts: What model.json says.
 
     Example:
-      ExportedModel.open('models/uta').facts['aggregate']  # 'uta:100'
+      ExportedModel.open('models/uta').facts['method']  # 'uta:100'
     """
 
     folder: pathlib.Path

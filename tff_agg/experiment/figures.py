@@ -1,5 +1,6 @@
 """Pictures of runs: a metric over rounds with a band over seeds, or at the end."""
 
+import itertools
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 # Colours that stay apart for colour-blind readers, the baseline in grey.
 _COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+# With more curves than colours the colours come again with other dashes; "--" is for
+# curves that lie on another.
+_STYLES = ("-", ":", "-.", (0, (1, 3)), (0, (5, 2, 1, 2, 1, 2)))
 # How many letters of a title fit above a panel.
 _TITLE_LETTERS = 52
 
@@ -63,12 +67,14 @@ def metric_curves(
     figure, axes = new_figure(len(panels), share_y=share_y)
     for axis, (setting, curves) in zip(axes, panels.items(), strict=True):
         drawn: list[Curve] = []
-        for colour, (name, curve) in zip(_COLOURS, curves.items(), strict=False):
+        looks = itertools.cycle(itertools.product(_STYLES, _COLOURS))
+        for (style, colour), (name, curve) in zip(looks, curves.items(), strict=False):
             values = metric.scale * np.asarray(curve.values, float)
             mean, spread = values.mean(0), _spread(values)
             marker = "o" if len(curve.rounds) == 1 else None
             # Of two curves in one place both are seen.
-            style = "--" if any(lies_on(curve, other) for other in drawn) else "-"
+            if style == "-" and any(lies_on(curve, other) for other in drawn):
+                style = "--"
             drawn.append(curve)
             axis.plot(
                 curve.rounds, mean, color=colour, label=name, linewidth=1.8,

@@ -106,7 +106,7 @@ class ResultTable:
         if column == self.baseline or self.baseline not in columns:
             return ""
         found = gain(columns[column], columns[self.baseline])
-        return f"{100 * found.relative:+.1f} %"
+        return f"{100 * _better(found.relative, self.metric):+.1f} %"
 
 
 def shown(values: Sequence[float], metric: Metric) -> str:
@@ -138,8 +138,13 @@ def improvement(
       '+5.0 %, clear'
     """
     found = gain(values, baseline)
-    better = found.relative if metric.higher_is_better else -found.relative
+    better = _better(found.relative, metric)
     return f"{100 * better:+.1f} %{', clear' if found.clear else ''}"
+
+
+def _better(relative: float, metric: Metric) -> float:
+    """Returns a relative gain that is positive where it is better."""
+    return relative if metric.higher_is_better else -relative
 
 
 def improvements(

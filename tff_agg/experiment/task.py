@@ -212,8 +212,12 @@ class Task(abc.ABC):
         return np.concatenate(list(sample.values()))
 
     def judge(self) -> OutputJudge:
-        """Returns how combined outputs are judged: by default by right labels."""
-        return accuracy_judge(self.metric.name)
+        """Returns how combined outputs are judged, under the names of its own metrics.
+
+        By default by the share of right labels, which is an accuracy whatever comes
+        first among `metrics`.
+        """
+        return accuracy_judge()
 
     # Models to hand on.
 

@@ -123,7 +123,7 @@ def tell_runs(
 ) -> None:
     """Adds the search to the privacy report of every run that it has looked at.
 
-    A search goes by the path of its journal as seen from the run's folder, so that the
+    A search goes by the path of its results as seen from the run's folder, so that the
     same search is reported again when both were moved together.
     """
     for folder in folders:
@@ -131,7 +131,7 @@ def tell_runs(
             continue
         name = os.path.relpath(pathlib.Path(out).resolve(), folder.resolve())
         with blobs.storing("add the search to the privacy report", folder):
-            privacy.add_search(folder, f"{name}/journal.jsonl", cost)
+            privacy.add_search(folder, name, cost)
 
 
 def write(

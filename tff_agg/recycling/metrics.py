@@ -72,11 +72,13 @@ class OutputJudge(NamedTuple, Generic[Part]):
       of_labels: `of_labels(labels, targets)` judges one portion by labels that were
         voted for; None where outputs are not labels, so that a vote means nothing.
       values: Turns the results of all portions into values by name.
+      metrics: The names of those values.
     """
 
     of_scores: Callable[[np.ndarray, int, np.ndarray], Part]
     of_labels: Callable[[np.ndarray, np.ndarray], Part] | None
     values: Callable[[Sequence[Part]], dict[str, float]]
+    metrics: tuple[str, ...]
 
 
 def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge[tuple[int, int]]:
@@ -101,4 +103,4 @@ def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge[tuple[int, int]]:
         right, total = (sum(column) for column in zip(*parts, strict=True))
         return {name: right / total if total else math.nan}
 
-    return OutputJudge(of_scores, of_labels, values)
+    return OutputJudge(of_scores, of_labels, values, (name,))

@@ -57,6 +57,10 @@ class OutputScores:
     portions: int
 
 
+class DivergedError(ValueError):
+    """A model's scores are no probabilities."""
+
+
 class Examples(Protocol):
     """Examples that can be counted, and sliced along their first axis."""
 
@@ -336,7 +340,7 @@ def _checked(found: Predictions, number: int) -> Predictions:
         )
     top = scores.max(initial=0.0)
     if not 0 <= top <= 1 + 1e-3:
-        raise ValueError(
+        raise DivergedError(
             f"round {number}: the highest score is {top}; scores must be finite "
             "predicted probabilities. Has the run diverged?"
         )

@@ -102,11 +102,25 @@ def evaluate_runs(
     On a cluster (`config.address`) progress is not reported.
     """
     opened = runs.open_runs(task_class, config.runs, config.data)
-    members = [(k, run) for k, found in runs.kinds(opened).items() for run in found]
+    kinds = runs.kinds(opened)
+    for found in kinds.values():
+        refuse_unlike_ends(found, config.name)
+    members = [(k, run) for k, found in kinds.items() for run in found]
     shown = on_progress if config.address is None else None
     evaluate = functools.partial(_evaluate_run, config, shown)
     ended = sorted(jobs.spread(evaluate, members, address=config.address))
     return [row for one in ended for row in one.result()]
+
+
+def refuse_unlike_ends(alike: Sequence[runs.Run], name: str) -> None:
+    """Refuses runs of one kind of which some are longer: their mean says nothing."""
+    ends = {run.folder: run.rounds(name)[-1] for run in alike}
+    if len(set(ends.values())) > 1:
+        told = ", ".join(f"{folder} at round {end}" for folder, end in ends.items())
+        raise ValueError(
+            f"runs of one kind must end at the same round; these are {told}. Finish "
+            "those that are behind, or leave them out."
+        )
 
 
 def _evaluate_run(

@@ -17,7 +17,8 @@ from tff_agg.aliases import JsonObject
 from tff_agg.experiment import exported, flag_fields, runs
 from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
-from tff_agg.recycling.aggregates import Aggregate
+from tff_agg.recycling import methods
+from tff_agg.recycling.methods import LAST, Method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class ExportConfig:
     Attributes:
       run: The run's folder.
       out: The folder to write; must not be there.
-      aggregate: As `Aggregate.parse` reads it.
+      method: What is made of the checkpoints; one model.
       name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
       checkpoints: How many of the newest checkpoints go along, for error bars.
       data: Where the data are, if they are not where the run found them.
@@ -35,7 +36,7 @@ class ExportConfig:
 
     run: str
     out: str
-    aggregate: str = "last"
+    method: Method = LAST
     name: str = "iterate"
     checkpoints: int = 10
     data: str | None = None
@@ -44,7 +45,11 @@ class ExportConfig:
         for flag in ("run", "out"):
             if not getattr(self, flag):
                 raise ValueError(f"--{flag} must name a folder; it is empty")
-        Aggregate.parse(self.aggregate)
+        if self.method.facts.combine is not None:
+            raise ValueError(
+                f"method={self.method} combines the outputs of several models: there "
+                "is none to export; last, uta, ema and pda make one"
+            )
         if self.checkpoints < 2:
             raise ValueError(
                 f"checkpoints={self.checkpoints}: error bars need at least 2"
@@ -56,16 +61,16 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
     run = runs.Run.open(task_class, config.run, config.data)
     members = run.rounds(config.name)
     load = run.loader(config.name)
-    aggregate = Aggregate.parse(config.aggregate)
-    weights = aggregate.compute(load, members)
+    series = methods.Stored(members, load)
+    weights = methods.aggregate(series, config.method, members[-1])
     newest = members[-config.checkpoints :]
     if len(newest) < 2:
         raise ValueError(f"{config.run} has {len(newest)} checkpoint; 2 are needed")
-    used = aggregate.used(members)
+    used = config.method.members(members, members[-1])
     facts = {
         "task": task_class.package,
         "run": run.folder.name,
-        "aggregate": str(aggregate),
+        "method": str(config.method),
         "checkpoints": config.name,
         "rounds_averaged": [used[0], used[-1], len(used)],
         "rounds_of_run": run.config.rounds,
@@ -97,8 +102,8 @@ def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
     define = functools.partial(flag_fields.define_one, flag_values)
     define("string", "run", None, "the run's folder")
     define("string", "out", None, "the folder to write; must not be there")
-    text = "last, uta:k, ema:decay or pda:gamma"
-    define("string", "aggregate", ExportConfig.aggregate, text)
+    text = "what is made of the checkpoints: last, uta:100, ema:0.95, pda:8"
+    define("string", "method", str(LAST), text)
     define("enum", "name", "iterate", list(evaluate.NAMES), "checkpoints: θ or θ^AGG")
     text = "how many of the newest go along, for error bars"
     define("integer", "checkpoints", ExportConfig.checkpoints, text)
@@ -111,14 +116,14 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
     config = ExportConfig(
         run=values.run,
         out=values.out,
-        aggregate=values.aggregate,
+        method=Method.parse(values.method),
         name=values.name,
         checkpoints=values.checkpoints,
         data=evaluate.data_from_flags(task_class, values),
     )
     facts = export(task_class, config)
     first, last, count = facts["rounds_averaged"]
-    print(f"{facts['aggregate']} of {count} checkpoints, rounds {first} to {last}")
+    print(f"{facts['method']} of {count} checkpoints, rounds {first} to {last}")
     if facts["guarantee"]:
         print(facts["guarantee"]["statement"])
     print(f"Everything is in {config.out}")

@@ -1,0 +1,355 @@
+"""Figures of every study at a size of seconds, in one form: golden.csv files.
+
+    python -m tests.golden.studies --out=tests/golden STUDY …
+
+A row is one value: of which line (and method), seed, split, round, metric. The files
+here were written by the code before there was one way to make a study; the tests in
+this folder compare what the studies give today, digit for digit.
+"""
+# Sizes are put into modules from outside.
+# mypy: ignore-errors
+
+import contextlib
+import csv
+import dataclasses
+import hashlib
+import io
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+COLUMNS = ("line", "seed", "split", "round", "metric", "value")
+Row = tuple[str, int, str, str, str, str]
+
+
+def write(path: pathlib.Path, rows: list[Row]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(sorted(rows))
+    path.write_text(text.getvalue())
+
+
+def row(line, seed, split, number, metric, value) -> Row:
+    text = repr(float(value)) if isinstance(value, int | float) else str(value)
+    return (line, seed, split, str(number), metric, text)
+
+
+# The demo: runs that are saved.
+
+
+def demo(tmp: pathlib.Path) -> Iterator[Row]:
+    from stackoverflow import demo as old
+    from stackoverflow import demo_runs
+    from stackoverflow.data import prepared
+
+    config = demo_runs.DemoConfig(out=str(tmp), seeds=2, rounds=40, users=2600)
+    config = dataclasses.replace(config, settings="periodic shift")
+    store = prepared.ensure_store(
+        "synthetic", None, str(tmp / "data"), users=config.users, words=config.words
+    )
+    results, _ = old.gather(config, store)
+    for (setting, method), curves in results.items():
+        line = f"{setting}: {method}"
+        for seed, curve in enumerate(curves):
+            yield row(line, seed, "test", "mean", "accuracy", curve.test)
+            for number, value in zip(curve.rounds, curve.validation, strict=True):
+                yield row(line, seed, "heldout", number, "accuracy", value)
+    for folder in sorted((tmp / "runs").iterdir()):
+        yield from released(folder.name, folder, (0, 1, 20, 40))
+
+
+def released(name: str, folder: pathlib.Path, rounds: tuple[int, ...]) -> Iterator[Row]:
+    """Digests of what a saved run has released, whatever the run calls them."""
+    from tff_agg.checkpoints import CheckpointStore
+
+    store = CheckpointStore(folder / "checkpoints")
+    for number in rounds:
+        for series in ("iterate", "aggregate"):
+            digest = hashlib.sha256()
+            weights = store.load(number, series)
+            for value in weights.values():
+                digest.update(value.tobytes())
+            yield row(f"released {name}", 0, "", number, series, digest.hexdigest())
+
+
+def demo_search(tmp: pathlib.Path) -> Iterator[Row]:
+    from benchmarks import demo_search as old
+    from stackoverflow import demo_runs
+    from stackoverflow.data import prepared
+    from tff_agg.experiment import process_cache
+
+    sizes = demo_runs.DemoConfig(out=str(tmp), seeds=2, rounds=40, users=2600)
+    store = prepared.ensure_store(
+        "synthetic", None, str(tmp / "data"), users=sizes.users, words=sizes.words
+    )
+    for arm, number in (("baseline", 3), ("UTA_tr", 3)):
+        candidate = old.GRIDS[arm][number]
+        with contextlib.closing(process_cache.ProcessCache()) as cache:
+            for seed in (100, 101):
+                config = dataclasses.replace(
+                    sizes.sizes(store, "periodic shift", seed),
+                    test_examples=0,
+                    **candidate,
+                )
+                both = old.score(config, cache)
+                for use, value in zip(("broadcast", "UTA_inf"), both, strict=True):
+                    line = f"{arm} {old.in_words(candidate)}: {use}"
+                    yield row(line, seed, "heldout", "mean", "accuracy", value / 100)
+
+
+# The fair comparison: runs in memory.
+
+
+def fair(tmp: pathlib.Path) -> Iterator[Row]:
+    from stackoverflow import beyond, fair_report
+    from stackoverflow import fair as old
+    from stackoverflow.paper_tables import SCALES, ReproduceConfig
+    from tests import tiny_stores
+    from tests.experiment import tiny_tables
+
+    SCALES["tiny"] = tiny_tables.scale()
+    whole = old.arms(shift=True)
+    old.arms = lambda shift: {name: whole[name] for name in ("baseline", "UTA_tr")}
+    old.GRIDS = {"18.9": ((0.3, 2.0), (1.0, 0.5))}
+    store = tiny_stores.make_store(tmp / "data", users=250, words=40)
+    config = ReproduceConfig("fair", "tiny", 2, store, str(tmp), ("18.9",), shift=True)
+    found = old.search(config, "18.9")
+    paper = old.published(config, "18.9")
+    lines = old.lines_of(found, paper)
+    for one in found:
+        for model, values in one.values.items():
+            for metric, value in values.items():
+                name = f"{one.point}: {model}"
+                yield row(name, 100, "heldout", "mean", metric, value)
+        for number, values in one.curve:
+            for metric, value in values.items():
+                if metric in ("accuracy", "loss"):
+                    name = f"{one.point}: broadcast"
+                    yield row(name, 100, "heldout", number, metric, value)
+    scores = fair_report.scores_of(lines, old.tests_of(config, "18.9", lines))
+    for line, seeds in scores.items():
+        for seed, values in enumerate(seeds):
+            name = f"chosen {line.point}: {line.model} ({line.why})"
+            for metric, value in values.items():
+                yield row(name, seed, "test", "mean", metric, value)
+    for name, line in beyond.steps(found, lines).items():
+        yield row(f"step {name}", 0, "", "", "is", f"{line.point}: {line.model}")
+
+
+# A table of the paper: saved runs, recycled.
+
+
+def paper(tmp: pathlib.Path) -> Iterator[Row]:
+    from stackoverflow import reproduce, table_report
+    from stackoverflow.paper_tables import SCALES
+    from tests import tiny_stores
+    from tests.experiment import tiny_tables
+
+    SCALES["tiny"] = tiny_tables.scale()
+    store = tiny_stores.make_store(tmp / "data", users=250, words=40)
+    config = tiny_tables.config(store, str(tmp))
+    reproduce.train_all(config, config.runs())
+    table_report.report(config)
+    everything = table_report.recycle_all(config)
+    for first, one in everything.items():
+        for found in one.rows:
+            method = _method(found["method"], found["parameter"])
+            for metric in ("accuracy", "accuracy_with_oov", "loss"):
+                if metric in found:
+                    line = f"{first.training}/{method}"
+                    yield row(
+                        line, found["seed"], "heldout", found["round"], metric,
+                        found[metric],
+                    )  # fmt: skip
+        for method, tests in one.tests.items():
+            chosen = one.chosen[method]
+            line = f"{first.training}/{method}"
+            yield row(line, 0, "", "", "chosen", _method(method, chosen.parameter))
+            for seed, values in enumerate(tests):
+                for metric, value in values.items():
+                    yield row(line, seed, "test", "mean", metric, value)
+    cells = table_report.row_of({f.training: one for f, one in everything.items()})
+    for column, values in cells.items():
+        for seed, value in enumerate(values):
+            yield row(f"cell {column}", seed, "test", "mean", "accuracy", value)
+    for number, line in enumerate(table_report.widths(config).splitlines()):
+        yield row("widths", 0, "", str(number), "text", " ".join(line.split()))
+
+
+_KINDS = {"UTA_inf": "uta", "EMA_inf": "ema", "PDA": "pda", "OPA": "opa", "OMV": "omv"}
+
+
+def _method(name: str, parameter: float | None) -> str:
+    if name == "EMA_baseline":
+        return "ema:0.9999"
+    return name if parameter is None else f"{_KINDS[name]}:{parameter:g}"
+
+
+# `evaluate` and `tune` over runs that are there.
+
+
+def evaluate(tmp: pathlib.Path) -> Iterator[Row]:
+    from stackoverflow.task import StackOverflow
+    from tests import tiny_stores
+    from tests.recycling.written_runs import write_run
+    from tff_agg.experiment.drivers import evaluate as driver
+    from tff_agg.experiment.drivers import tune as tuner
+    from tff_agg.recycling import inference
+
+    store = tiny_stores.make_store(tmp / "data", users=40, words=40)
+    runs = tuple(write_run(tmp / f"seed{s}", store, s) for s in range(2))
+    runs += (write_run(tmp / "other", store, 9, averager="uta"),)
+    config = driver.EvaluateConfig(
+        runs=runs,
+        out=str(tmp / "evaluate"),
+        grid=inference.Grid(uta=(1, 4), outputs=(1, 3, 20), ema=(0.5, 0.9), pda=(1.0,)),
+        examples=60,
+        span=6,
+        every=3,
+    )
+    for found in driver.evaluate_runs(StackOverflow, config):
+        line = f"{found['kind']}/{_method(found['method'], found['parameter'])}"
+        for metric in ("accuracy", "accuracy_with_oov", "loss", "perplexity"):
+            if metric in found:
+                yield row(
+                    line, found["seed"], "heldout", found["round"], metric,
+                    found[metric],
+                )  # fmt: skip
+    search = tuner.InferenceConfig(
+        runs=runs[:2],
+        out=str(tmp / "tune"),
+        grid=inference.Grid(uta=(2, 4, 50), outputs=(2, 5), ema=(0.5, 0.9)),
+        examples=60,
+    )
+    for method, choice in tuner.tune_inference(StackOverflow, search).items():
+        for trial in choice.trials:
+            name = _method(trial.candidate.method, trial.candidate.parameter)
+            yield row(
+                f"tune/{name}", 0, "heldout", "mean", "accuracy", trial.validation
+            )
+        name = _method(choice.best.method, choice.best.parameter)
+        yield row(f"tune {method}", 0, "", "", "chosen", name)
+        yield row(f"tune {method}", 0, "test", "mean", "accuracy", choice.test)
+
+
+# CIFAR: runs in lockstep, on made-up images.
+
+
+def cifar(tmp: pathlib.Path) -> Iterator[Row]:
+    from benchmarks import cifar_arms as arms
+    from benchmarks import cifar_table
+    from tff_agg.recycling import inference
+
+    small = {
+        "dataset": "cifar10",
+        "synthetic": True,
+        "batch_size": 256,
+        "pds_period": 4,
+    }
+    level = arms.Level(
+        8, 0.5, (4, 8), (1, 2),
+        inference.Grid(uta=(2, 3, 5), outputs=(2, 3), ema=(0.5, 0.8)), 4, small,
+    )  # fmt: skip
+    arms.LEVELS = {"tiny": level}
+    arms.ALL_LEVELS = {"tiny": level}
+    arms.CANDIDATES = {
+        ("tiny", task): {
+            arms.BASELINE: [arms.plain(1.0), arms.plain(4.0)],
+            arms.EMA: [arms.ema(1.0, 0.5, 4), arms.ema(2.0, 0.8, 4)],
+            arms.UTA: [arms.uta(1.0, 3, 5), arms.uta(2.0, 2, 5)],
+        }
+        for task in (arms.ORIGINAL, arms.SHIFT)
+    }
+    study = cifar_table.Study(tmp, "", range(2))
+    for task in (arms.ORIGINAL, arms.SHIFT):
+        lines = study.lines("tiny", task, study.seeds)
+        for line, facts in lines.items():
+            name = f"tiny {task}: {line}"
+            words = cifar_table._words(facts["settings"])
+            yield row(name, 0, "", "", "settings", words)
+            for method, cell in facts["cells"].items():
+                at = cell["parameter"]
+                if at is not None:
+                    chosen = _method(method, at)
+                    yield row(f"{name}/{method}", 0, "", "", "chosen", chosen)
+                for seed, value in enumerate(cell["test"]):
+                    yield row(f"{name}/{method}", seed, "test", "8", "accuracy", value)
+            if line.startswith(arms.BASELINE):
+                bundle = study.judged("tiny", task, 0)
+                for step, last, mean in bundle.scores(facts["settings"])["curve"]:
+                    for method, value in (("last", last), ("uta:50", mean)):
+                        yield row(
+                            f"{name} curve {method}", 0, "heldout", step, "accuracy",
+                            value,
+                        )  # fmt: skip
+        every = [
+            o for several in arms.CANDIDATES["tiny", task].values() for o in several
+        ]
+        tuned = study.bundle("tiny", task, every, cifar_table.TUNING_SEED)
+        for one in every:
+            for key, value in tuned.scores(one)["scores"]["heldout"].items():
+                method, _, parameter = key.partition(" ")
+                at = float(parameter) if parameter else None
+                made = key if key in ("trained", "last") else _method(method, at)
+                name = f"tiny {task}: {cifar_table._words(one)}/{made}"
+                yield row(name, 100, "heldout", "8", "accuracy", value)
+
+
+# pCVR: runs in memory, on made-up clicks.
+
+
+def pcvr(tmp: pathlib.Path) -> Iterator[Row]:
+    import pyarrow.parquet as pq
+
+    from benchmarks import pcvr_table as old
+    from pcvr import synthetic
+    from tff_agg.recycling import inference
+
+    pq.write_table(synthetic.clicks(3000), tmp / "clicks.parquet")
+    old.STEPS, old.BATCH, old.EXAMPLES = 16, 100, 200
+    old.KEEP_LAST, old.KEEP_EVERY = 6, 2
+    old.SEEDS = (0, 1)
+    old.ARMS = {
+        old.BASELINE: [{"learning_rate": rate} for rate in (2.0, 4.0)],
+        "EMA_tr": [old._ema(0.5, 4, 0), old._ema(0.9, 4, 8)],
+        "UTA_tr": [old._uta(3, 4, 0), old._uta(3, 4, 8)],
+    }
+    old.GRID = inference.Grid(
+        uta=(3, 6), outputs=(2, 4), ema=(0.5, 0.8), baseline=False, votes=False
+    )
+    old.PROBE = inference.Grid(uta=(3,), outputs=(2,), baseline=False, votes=False)
+    made = old.study(str(tmp / "clicks.parquet"), str(tmp / "out"))
+    for found in made:
+        values = [v for k, v in found.items() if k.startswith("run")]
+        tuning = found["part"] == "tuning"
+        for seed, value in enumerate(values, 100 if tuning else 0):
+            split = "heldout" if tuning else "test"
+            line = f"{found['part']}/{found['arm']} {_candidate(found)}"
+            yield row(line, seed, split, "16", "auc_loss", value)
+
+
+def _candidate(found: dict[str, Any]) -> str:
+    what = found["candidate"]
+    if not isinstance(what, dict):
+        return str(float(what))
+    left_out = ("noise_multiplier",)
+    return " ".join(f"{k}={v}" for k, v in what.items() if k not in left_out)
+
+
+STUDIES = {
+    one.__name__: one for one in (demo, demo_search, fair, paper, evaluate, cifar, pcvr)
+}
+
+
+def main(arguments: list[str]) -> None:
+    out = pathlib.Path(arguments[0].removeprefix("--out="))
+    for name in arguments[1:] or STUDIES:
+        with tempfile.TemporaryDirectory() as tmp:
+            write(out / f"{name}.csv", list(STUDIES[name](pathlib.Path(tmp))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
