@@ -11,7 +11,6 @@ import os
 import pathlib
 import tempfile
 import time
-from typing import Any
 
 from absl import app, flags
 
@@ -107,11 +106,11 @@ def main(argv: list[str]) -> None:
             for number in range(_ROUNDS.value):
                 data = [tf.data.Dataset.from_tensors(np.int32(number))]
                 state = training.next(state, data).state
-                iterate, aggregate = loop._weights(process, state, None)
-                items: dict[str, Any] = {"iterate": iterate, "aggregate": aggregate}
-                for kind, store in stores.items():
-                    if kind == "state":
-                        items = items | {"state": loop._flat(state)}
+                whole = loop.stored_items(training, state)
+                weights = {k: v for k, v in whole.items() if k != "state"}
+                for (kind, store), items in zip(
+                    stores.items(), (weights, whole), strict=True
+                ):
                     found[kind].append(_measure(store, number, items))
         for kind, rows in found.items():
             cpu, wall, size = np.median(rows[3:], axis=0)

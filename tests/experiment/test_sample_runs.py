@@ -70,7 +70,7 @@ def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(cache, tmp_path):
     process = task.build_process(task.build_plan())
     template = process.initialize(task.initial_weights())
     restored = store.load(12, "state")
-    assert len(restored) == len(loop._flat(template))
+    assert len(restored) == len(loop.stored_items(process, template)["state"])
     seeds = [x for x in restored if x.dtype == np.uint32]
     assert [x.tolist() for x in seeds] == [[0, 0, 0, 0]]
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
-from tff_agg import averaging, checkpoints, noise, privacy
+from tff_agg import averaging, checkpoints, digests, noise, privacy
 from tff_agg.experiment import identity as identities
 from tff_agg.experiment import loop
 from tff_agg.learning import process, trainers
@@ -66,7 +66,7 @@ def cohort_reader(zeroed=(), shift=0, digest=None):
         return loop.Cohort(
             client_ids=names,
             data=[tf.data.Dataset.from_tensor_slices(d) for d in data],
-            digest=digest or identities.arrays_digest(data),
+            digest=digest or digests.of_arrays(data),
         )
 
     return cohort
@@ -74,7 +74,7 @@ def cohort_reader(zeroed=(), shift=0, digest=None):
 
 def data_digest(zeroed=()):
     names = [name for t in range(64) for name in users(t)]
-    return identities.arrays_digest(rows(name, zeroed) for name in names)
+    return digests.of_arrays(rows(name, zeroed) for name in names)
 
 
 def identity_of(zeroed=(), shift=0, **changes):

@@ -23,17 +23,20 @@ import contextlib
 import logging
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tff_agg import files
 from tff_agg.aliases import Stored
-from tff_agg.checkpoints import blobs, manifests, retention
+from tff_agg.checkpoints import blobs, encoding, manifests, retention
 from tff_agg.checkpoints.blobs import CorruptCheckpointError, StoreError
 
 _log = logging.getLogger(__name__)
+
+# Manifests that the writer remembers: of the rounds that still have a state, and one.
+_RECENT = 3
 
 
 class MissingCheckpointError(StoreError, LookupError):
@@ -81,7 +84,7 @@ class CheckpointStore:
             one for each name. Names without any policy keep all rounds.
           keep_every: Rounds divisible by this stay too; where only this is given, so
             does the newest round.
-          threads: How many threads digest, compress and write the arrays of a save.
+          threads: How many threads digest and write the arrays of a save.
         """
         self.folder = pathlib.Path(folder)
         self._manifests = self.folder / "manifests"
@@ -95,32 +98,49 @@ class CheckpointStore:
         # damaged on the disk before must be written again.
         self._known_good: set[str] = set()
         self._names: dict[int, tuple[tuple, list[str]]] = {}
+        # What this process wrote last need not be read back when it loses its state.
+        self._recent: dict[int, manifests.Manifest] = {}
 
     def save(self, round: int, items: Mapping[str, Stored]) -> None:
-        """Saves the structures `items` under a round, all together or not at all.
+        """Saves the structures `items` under a round: `prepare` and `commit`."""
+        self.commit(round, self.prepare(items))
+
+    def prepare(self, items: Mapping[str, Stored]) -> encoding.Prepared:
+        """Digests structures, so that they can be compared before they are saved.
+
+        Args:
+          items: By name, nested dicts, lists and tuples of numpy arrays, numpy scalars
+            and strings. They must not change before they are committed.
+
+        Raises:
+          TypeError: A value cannot be stored; the message says where it is.
+        """
+        return encoding.prepare(items, self._threads)
+
+    def commit(self, round: int, prepared: encoding.Prepared) -> None:
+        """Saves what was prepared under a round, all together or not at all.
 
         Where the round is there already, the names given now replace what it had and
         its other names stay. Afterwards the policies remove what is too old.
 
         Args:
           round: The round's number, zero or more.
-          items: By name, nested dicts and lists of numpy arrays and strings.
+          prepared: What `prepare` returned, or several of them joined by `|`.
 
         Raises:
           StoreError: The disk is full, the folder cannot be written to, and the like.
             The checkpoints saved before are intact.
-          TypeError: A value cannot be stored; the message says where it is.
         """
         if isinstance(round, bool) or not isinstance(round, int | np.integer):
             raise TypeError(f"round={round!r} must be an integer.")
         if round < 0:
             raise ValueError(f"round={round} must be zero or more.")
-        if not items:
+        if not prepared.items:
             raise ValueError("items is empty: a checkpoint needs at least one name.")
         with blobs.storing("save a checkpoint", self.folder):
             self._writer_view()
-            self._write(int(round), items)
-            self._apply_policies(items)
+            self._write(int(round), prepared)
+            self._apply_policies(prepared.items)
 
     def load(self, round: int, name: str) -> Any:
         """Returns the structure saved under a round and name, checked.
@@ -218,28 +238,49 @@ class CheckpointStore:
                 f"Round {number} in {self.folder} has no {name!r}; it has "
                 f"{sorted(manifest.items)}."
             )
-        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-            pending = {
-                digest: pool.submit(self._blobs.read, digest)
-                for digest in dict.fromkeys(manifests.blobs_of(manifest.items[name]))
-            }
-            shared: set[str] = set()
-
-            def get_blob(digest: str) -> np.ndarray:
-                plain = pending[digest].result()
-                # Two leaves with equal content are two arrays all the same.
-                again = digest in shared
-                shared.add(digest)
-                return plain.copy() if again else plain
-
-            try:
-                value = manifests.decode_structure(manifest, name, get_blob)
-            except (ValueError, KeyError, TypeError) as error:
-                path = manifests.manifest_path(self._manifests, number)
-                raise CorruptCheckpointError(path, f"is damaged: {error}") from error
-            except OSError as error:
-                raise StoreError(f"Cannot read round {number}: {error}") from error
+        try:
+            with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+                value = self._decode(manifest, name, pool)
+        except (ValueError, KeyError, TypeError) as error:
+            path = manifests.manifest_path(self._manifests, number)
+            raise CorruptCheckpointError(path, f"is damaged: {error}") from error
+        except OSError as error:
+            raise StoreError(f"Cannot read round {number}: {error}") from error
         return Restored(int(number), value)
+
+    def _decode(
+        self,
+        manifest: manifests.Manifest,
+        name: str,
+        pool: concurrent.futures.Executor,
+    ) -> Any:
+        """Rebuilds a structure; reads its blobs in parallel, each of them once."""
+        encoded = manifest.items[name]
+        pending = {
+            entry["blob"]: pool.submit(
+                self._blobs.read,
+                entry["blob"],
+                encoding.dtype_of(entry),
+                entry["shape"],
+            )
+            for entry in {
+                entry["blob"]: entry
+                for entry in encoding.array_entries(encoded)
+                if "blob" in entry
+            }.values()
+        }
+        shared: set[str] = set()
+
+        def get(entry: encoding.ArrayEntry) -> np.ndarray:
+            if "blob" not in entry:
+                return manifest.array_in_body(entry)
+            array = pending[entry["blob"]].result()
+            # Two leaves with equal content are two arrays all the same.
+            again = entry["blob"] in shared
+            shared.add(entry["blob"])
+            return array.copy() if again else array
+
+        return encoding.decode(encoded, get)
 
     def _manifest(self, number: int) -> manifests.Manifest:
         """Reads a round's manifest."""
@@ -274,9 +315,10 @@ class CheckpointStore:
             files.remove_temporaries(folder)
         files.sync_folder(self.folder)
         written = {}
+        self._recent.clear()
         for number in manifests.manifest_rounds(self._manifests):
             try:
-                written[number] = self._manifest(number).digests()
+                written[number] = self._manifest(number).blobs()
             except CorruptCheckpointError as error:
                 _log.warning("Round %d is lost: %s", number, error)
         self._uses = collections.Counter()
@@ -288,52 +330,43 @@ class CheckpointStore:
         self._written = written
         return written
 
-    def _write(self, number: int, items: Mapping[str, Stored]) -> None:
+    def _write(self, number: int, prepared: encoding.Prepared) -> None:
         """Writes new arrays, then the manifest; tidies up if it fails."""
+        there = self._manifest(number) if number in self._writer_view() else None
+        manifest = manifests.Manifest.of(number, prepared, there)
+        new = {
+            digest: prepared.arrays[digest]
+            for digest in _union(manifest.blobs())
+            if digest in prepared.arrays and digest not in self._known_good
+        }
         temporaries: list[str] = []
-        new: dict[str, np.ndarray] = {}
-        with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-            digests = _digest_all(items, pool)
-
-            def add_blob(value: np.ndarray) -> str:
-                digest = digests[id(value)]
-                if digest not in self._known_good:
-                    new.setdefault(digest, value)
-                return digest
-
-            body = manifests.Body()
-            encoded = {
-                name: manifests.encode_structure(s, body, add_blob, f" {name!r}")
-                for name, s in items.items()
-            }
-            if number in self._writer_view():
-                there = self._manifest(number)
-                others = [name for name in there.items if name not in items]
-                encoded = {**there.only(others, body).items, **encoded}
-            manifest = manifests.Manifest(number, encoded, body.content())
-            try:
+        try:
+            with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
                 futures = [
-                    pool.submit(self._blobs.stage, blobs.contiguous(value), digest)
-                    for digest, value in new.items()
+                    pool.submit(self._blobs.stage, array, digest)
+                    for digest, array in new.items()
                 ]
                 concurrent.futures.wait(futures)
                 staged = [f.result() for f in futures if f.exception() is None]
                 temporaries += [temporary for temporary, _ in staged]
                 for future in futures:
                     future.result()
-                files.publish(staged)
-                self._put(manifest, durable=True)
-            except BaseException:
-                for temporary in temporaries:
-                    with contextlib.suppress(OSError):
-                        os.unlink(temporary)
-                # What is on the disk now is the truth: read it, and remove the arrays
-                # that were written for nothing.
-                self._written = None
-                with contextlib.suppress(OSError, StoreError):
-                    self._writer_view()
-                raise
+            files.publish(staged)
+            self._put(manifest, durable=True)
+        except BaseException:
+            for temporary in temporaries:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+            # What is on the disk now is the truth: read it, and remove the arrays
+            # that were written for nothing.
+            self._written = None
+            with contextlib.suppress(OSError, StoreError):
+                self._writer_view()
+            raise
         self._known_good.update(new)
+        self._recent[number] = manifest
+        for old in sorted(self._recent)[:-_RECENT]:
+            del self._recent[old]
 
     def _put(self, manifest: manifests.Manifest, *, durable: bool) -> None:
         """Puts a manifest in place, or takes an empty one away; then frees arrays."""
@@ -341,7 +374,7 @@ class CheckpointStore:
         path = manifests.manifest_path(self._manifests, number)
         written = self._writer_view()
         old = _union(written.get(number, {}))
-        found = manifest.digests()
+        found = manifest.blobs()
         new = _union(found)
         # No manifest may come back, after a power failure, that names what is gone.
         sync = durable or bool(old - new)
@@ -354,6 +387,7 @@ class CheckpointStore:
             if sync:
                 files.sync_folder(self._manifests)
             written.pop(number, None)
+        self._recent.pop(number, None)
         self._uses.update(new - old)
         self._uses.subtract(old - new)
         for digest in old - new:
@@ -374,10 +408,15 @@ class CheckpointStore:
                 old.setdefault(number, set()).add(name)
         self._remove(old)
 
-    def _remove(self, old: Mapping[int, Iterable[str]]) -> None:
+    def _remove(self, old: Mapping[int, Collection[str]]) -> None:
         """Removes names from rounds."""
         for number, names in old.items():
-            self._put(self._manifest(number).without(names), durable=False)
+            if self._writer_view()[number].keys() <= set(names):
+                rest = manifests.Manifest(number, {})
+            else:
+                there = self._recent.get(number) or self._manifest(number)
+                rest = there.without(names)
+            self._put(rest, durable=False)
 
 
 _View = dict[int, dict[str, frozenset[str]]]
@@ -385,13 +424,3 @@ _View = dict[int, dict[str, frozenset[str]]]
 
 def _union(by_name: dict[str, frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*by_name.values())
-
-
-def _digest_all(
-    items: Mapping[str, Stored], pool: concurrent.futures.Executor
-) -> dict[int, str]:
-    """Digests every large leaf once, in parallel; by the identity of the leaf."""
-    found = {id(array): array for array in manifests.large_arrays(list(items.values()))}
-    return dict(
-        zip(found, pool.map(blobs.digest_of_array, found.values()), strict=True)
-    )

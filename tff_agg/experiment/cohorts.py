@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pds import sampler, schedule
+from tff_agg import digests
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import identity, loop
+from tff_agg.experiment import loop
 from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Client, Task
 from tff_agg.learning import grouping
@@ -124,7 +125,7 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
         if task.config.pds:
             facts[f"{first}_clients"] = sum(group == first for _, group in chosen)
         arrays = (array for client in clients for array in client.arrays)
-        digest_of_data = identity.arrays_digest(arrays)
+        digest_of_data = digests.of_arrays(arrays)
         costs = [client.work for client in clients]
         ids: Sequence[object] = names
         groups = [[i] for i in range(len(names))]

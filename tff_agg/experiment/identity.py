@@ -12,17 +12,17 @@ meaning: they may change between rounds, but not where a round is computed again
 """
 
 import dataclasses
-import hashlib
 import importlib.metadata
 import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tff_agg import digests
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.runtime import lane_facts
 
@@ -177,17 +177,7 @@ def _short(value: Json) -> str:
 def ids_digest(ids: Sequence[object]) -> str:
     """Returns a digest of a cohort's client ids, in order."""
     text = "\n".join(json.dumps(str(i)) for i in np.asarray(ids, object).tolist())
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def arrays_digest(arrays: Iterable[np.ndarray]) -> str:
-    """Returns a digest of arrays: their bytes, shapes and dtypes, in order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        whole = np.ascontiguousarray(array)
-        digest.update(f"{whole.dtype.str}{whole.shape}".encode())
-        digest.update(whole.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+    return digests.of_bytes(text.encode())
 
 
 def surroundings(packages: Sequence[str] = ("tff_agg",)) -> JsonObject:

@@ -24,7 +24,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tff_agg import files
+from tff_agg import digests, files
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.checkpoints import blobs
 
@@ -154,7 +154,7 @@ class Ledger:
 
 def _line(entry: Mapping[str, object]) -> bytes:
     body = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-    checksum = blobs.digest_of(body.encode())[:16]
+    checksum = digests.of_bytes(body.encode())[:16]
     return f'{{"checksum":"{checksum}","entry":{body}}}\n'.encode()
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import tree
 
 from tff_agg import checkpoints
-from tff_agg.aliases import Json, JsonObject, Stored, Structure, Weights
+from tff_agg.aliases import Json, JsonObject, Structure, Weights
+from tff_agg.checkpoints.encoding import Prepared
 from tff_agg.experiment import identity as identities
 from tff_agg.experiment.ledger import Entry, History, Ledger, ResumeError
 from tff_agg.experiment.resume import (
@@ -198,9 +199,8 @@ def train(
     if not saved:
         # Before any noise is drawn: a run that dies in its first rounds must find the
         # same secret seed again.
-        iterate, aggregate = _weights(parts, state, weight_names)
-        record: Entry = {"round": 0, "released": _released(iterate, aggregate)}
-        _commit(store, book, history, record, state, iterate, aggregate)
+        saving = _prepare(store, process, state, weight_names)
+        _commit(store, book, history, saving, {"round": 0, "released": saving.released})
     else:
         # What the last process may have left undone.
         store.collect_garbage()
@@ -229,16 +229,16 @@ def train(
         done += 1
         if done == planned:
             state = parts.without_noise(state)
-        iterate, aggregate = _weights(parts, state, weight_names)
+        saving = _prepare(store, process, state, weight_names)
         metrics = _numbers(output.metrics) | dict(clients.facts)
-        record |= {"released": _released(iterate, aggregate), "metrics": metrics}
+        record |= {"released": saving.released, "metrics": metrics}
         refuse_other(known, record)
         seconds = time.monotonic() - start
         record["seconds"] = round(seconds, 4)
-        _commit(store, book, history, known or record, state, iterate, aggregate)
+        _commit(store, book, history, saving, known or record)
         _drop_old_states(store, last=done == planned)
         if on_round is not None and done not in history.reported:
-            report = Report(done, metrics, iterate, aggregate, seconds)
+            report = Report(done, metrics, *saving.weights, seconds)
             book.add_reported(done, on_round(report))
     return state
 
@@ -275,23 +275,74 @@ def _planned_rounds(facts: Mapping[str, Any], rounds: int) -> int | None:
     return planned
 
 
+class _Saving(NamedTuple):
+    """What of a round is to be saved, its arrays digested.
+
+    Attributes:
+      prepared: Weights and state.
+      weights: θ and θ^AGG by name; the same object where they are the same.
+    """
+
+    prepared: Prepared
+    weights: tuple[Weights, Weights]
+
+    @property
+    def released(self) -> list[str]:
+        """The digests of what a round releases: θ and θ^AGG."""
+        return [self.prepared.digests[name] for name in ("iterate", "aggregate")]
+
+
+def _prepare(
+    store: checkpoints.CheckpointStore,
+    process: Process,
+    state: Structure,
+    names: Sequence[str] | None,
+) -> _Saving:
+    """Digests weights and state, to be compared with the ledger and saved."""
+    items = stored_items(process, state, names)
+    prepared = store.prepare(items)
+    same = prepared.digests["iterate"] == prepared.digests["aggregate"]
+    iterate, aggregate = items["iterate"], items["aggregate"]
+    return _Saving(prepared, (iterate, iterate if same else aggregate))
+
+
+def stored_items(
+    process: Process, state: Structure, names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Returns what the store is to hold of a state.
+
+    Args:
+      process: Whose state it is.
+      state: The state.
+      names: What to call the weights, in their order.
+
+    Returns:
+      'iterate' and 'aggregate' by name, and 'state', the arrays of all of it. An array
+      that is in several of them is one object.
+    """
+    parts = _parts_of_state(process)
+    leaves = {id(leaf): np.asarray(leaf) for leaf in tree.flatten(state)}
+
+    def as_array(leaf: Any) -> np.ndarray:
+        return leaves[id(leaf)] if id(leaf) in leaves else np.asarray(leaf)
+
+    return {
+        "iterate": _named(parts.iterate(state), names, as_array),
+        "aggregate": _named(parts.aggregate(state), names, as_array),
+        "state": [as_array(leaf) for leaf in tree.flatten(state)],
+    }
+
+
 def _commit(
     store: checkpoints.CheckpointStore,
     book: Ledger,
     history: History,
+    saving: _Saving,
     record: Entry,
-    state: Structure,
-    iterate: Weights,
-    aggregate: Weights,
 ) -> None:
     """Saves a round, all together or not at all, and then enters it in the ledger."""
-    items: dict[str, Stored] = {
-        "iterate": iterate,
-        "aggregate": aggregate,
-        "state": _flat(state),
-        "record": json.dumps(record),
-    }
-    store.save(record["round"], items)
+    also = store.prepare({"record": json.dumps(record)})
+    store.commit(record["round"], saving.prepared | also)
     if record["round"] > history.last:
         book.add_round(record)
 
@@ -324,21 +375,10 @@ def _stored_report(record: Entry, store: checkpoints.CheckpointStore) -> Report:
     """Makes a round's report from what was saved of it."""
     number = record["round"]
     iterate, aggregate = (store.load(number, n) for n in ("iterate", "aggregate"))
-    return Report(
-        number,
-        record["metrics"],
-        iterate,
-        iterate if _same(iterate, aggregate) else aggregate,
-        record["seconds"],
-    )
-
-
-def _released(iterate: Weights, aggregate: Weights) -> list[str]:
-    """Returns the digests of what a round releases: θ and θ^AGG."""
-    first = identities.arrays_digest(iterate.values())
-    if aggregate is iterate:
-        return [first, first]
-    return [first, identities.arrays_digest(aggregate.values())]
+    first, second = record["released"]
+    if first == second:
+        aggregate = iterate
+    return Report(number, record["metrics"], iterate, aggregate, record["seconds"])
 
 
 def _digest_or_reason(digest: str | identities.NotChecked) -> str:
@@ -347,32 +387,19 @@ def _digest_or_reason(digest: str | identities.NotChecked) -> str:
     return digest
 
 
-def _flat(state: Structure) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in tree.flatten(state)]
-
-
-def _weights(
-    parts: StateParts, state: Structure, names: Sequence[str] | None
-) -> tuple[Weights, Weights]:
-    """Returns θ and θ^AGG by name; the same object where they are the same."""
-    iterate = _named(parts.iterate(state), names)
-    aggregate = _named(parts.aggregate(state), names)
-    return iterate, iterate if _same(iterate, aggregate) else aggregate
-
-
-def _named(weights: Structure, names: Sequence[str] | None) -> Weights:
+def _named(
+    weights: Structure,
+    names: Sequence[str] | None,
+    as_array: Callable[[Any], np.ndarray],
+) -> Weights:
     if names is not None and isinstance(weights, Mapping):
         # They bring their names; flattened, a mapping would come in another order.
-        return {name: np.asarray(weights[name]) for name in names}
+        return {name: as_array(weights[name]) for name in names}
     found = tree.flatten_with_path(weights)
     if names is None:
         names = ["/".join(map(str, path)) or "weights" for path, _ in found]
-    values = [np.asarray(leaf) for _, leaf in found]
+    values = [as_array(leaf) for _, leaf in found]
     return dict(zip(names, values, strict=True))
-
-
-def _same(iterate: Weights, aggregate: Weights) -> bool:
-    return all(np.array_equal(iterate[name], aggregate[name]) for name in iterate)
 
 
 def _numbers(metrics: Structure) -> JsonObject:
