@@ -66,6 +66,12 @@ def runs(cache, tmp_path_factory):
     return [str(root / str(seed)) for seed in range(2)]
 
 
+def test_where_the_data_lie_does_not_decide_what_is_compiled():
+    settings = {"rounds": 4, "noise_multiplier": 1.0}
+    one, other = (PcvrConfig(data=name, **settings) for name in ("a.csv", "b.csv"))
+    assert one.process_key() == other.process_key()
+
+
 def test_a_run_is_judged_by_auc_loss_and_says_what_is_protected(runs):
     folder = pathlib.Path(runs[0])
     header, *rows = (folder / "validation.csv").read_text().splitlines()

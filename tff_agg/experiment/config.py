@@ -200,14 +200,9 @@ class RunConfig:
             )
         return cls(**{name: value for name, value in values.items() if name in known})
 
-    def process_key(self) -> Self:
-        """Returns this configuration with defaults outside the compiled process."""
-        reset: dict[str, Any] = {
-            field.name: field.default
-            for field in dataclasses.fields(self)
-            if field.metadata["role"] != "process"
-        }
-        return dataclasses.replace(self, **reset)
+    def process_key(self) -> tuple[tuple[str, Any], ...]:
+        """Returns what decides what is compiled: the fields of the process."""
+        return tuple(fields.values(self, "process").items())
 
 
 @dataclasses.dataclass(frozen=True)
