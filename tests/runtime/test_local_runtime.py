@@ -245,7 +245,7 @@ def test_what_does_not_fit_says_why_and_names_the_other_runtime():
     def echo(x):
         return x
 
-    with runtime.running_on("local", lanes=1):
+    with runtime.running_on("local", lanes=1, worker=False):
         with pytest.raises(
             runtime.RuntimeUnsupportedError, match=r"(?s)MapReduce.*broadcast.*'worker'"
         ):

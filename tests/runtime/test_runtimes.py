@@ -100,6 +100,73 @@ def test_plain_computations_run(running):
     np.testing.assert_array_equal(none(), [1.0, 2.0])
 
 
+def test_results_may_be_data_sets(running):
+    @tff.tensorflow.computation(np.int64)
+    def counted(start):
+        first = tf.Variable(0, dtype=tf.int64)
+        with tf.control_dependencies([first.assign_add(start)]):
+            return tf.data.Dataset.range(3).map(
+                lambda i: examples.named(number=i + first, half=i / 2)
+            )
+
+    @tff.federated_computation
+    def at_server():
+        return tff.federated_eval(
+            tff.tensorflow.computation(lambda: tf.data.Dataset.range(4)), tff.SERVER
+        )
+
+    # The variable of one call is not that of the next, though it is read after it.
+    one, other = counted(1), counted(100)
+    assert isinstance(one, tf.data.Dataset)
+    assert [int(e["number"]) for e in one] == [1, 2, 3]
+    assert [int(e["number"]) for e in other] == [100, 101, 102]
+    assert [float(e["half"]) for e in other] == [0.0, 0.5, 1.0]
+    assert [int(e) for e in at_server()] == [0, 1, 2, 3]
+
+
+WORDS = tff.TensorType(np.str_, [None])
+
+
+def _static(keys, numbers):
+    return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(keys, numbers), -1
+    ).size()
+
+
+def _mutable(keys, numbers):
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    with tf.control_dependencies([table.insert(keys, numbers)]):
+        return table.size()
+
+
+def _of_tensors(keys, numbers):
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, [-1, -1])
+    with tf.control_dependencies([table.insert(keys, tf.stack([numbers] * 2, 1))]):
+        return table.size()
+
+
+def _dense(keys, numbers):
+    table = tf.lookup.experimental.DenseHashTable(tf.string, tf.int64, -1, "", "x")
+    with tf.control_dependencies([table.insert(keys, numbers)]):
+        return table.size()
+
+
+@pytest.mark.parametrize("table_size", [_static, _mutable, _of_tensors, _dense])
+def test_every_call_and_every_client_has_tables_of_its_own(running, table_size):
+    @tff.tensorflow.computation(WORDS)
+    def size(keys):
+        numbers = tf.range(tf.size(keys, tf.int64), dtype=tf.int64)
+        return tf.ensure_shape(table_size(keys, numbers), [])
+
+    @tff.federated_computation(tff.FederatedType(WORDS, tff.CLIENTS))
+    def total(keys):
+        return tff.federated_sum(tff.federated_map(size, keys))
+
+    given = [["a", "b"], ["c", "b", "d"], ["a"], ["e"]]
+    assert [size(keys) for keys in given] == [2, 3, 1, 1]
+    assert total(given) == 7
+
+
 def test_datasets_may_be_lists_of_elements(running):
     process = examples.integer_sums()
     state, total = process.next(process.initialize(), [[1, 2, 3], [], [10]])

@@ -76,6 +76,7 @@ class RayContext(MapReduceContext):
       show_data_in_errors: As for `LocalContext`.
       object_store_bytes: The size of the object store that is started here; Ray's own
         choice where None.
+      worker: As for `LocalContext`.
 
     Attributes:
       traffic: What the latest round has sent; None before the first.
@@ -99,8 +100,9 @@ class RayContext(MapReduceContext):
         on_client: Observer | None = None,
         show_data_in_errors: bool = False,
         object_store_bytes: int | None = None,
+        worker: bool = True,
     ):
-        super().__init__(show_data_in_errors)
+        super().__init__(show_data_in_errors, worker)
         if lanes is not None and (not isinstance(lanes, int) or lanes < 1):
             raise ValueError(f"lanes: {lanes!r} is not a positive number of lanes")
         if cpus_per_lane <= 0 or gpus_per_lane < 0:
@@ -130,6 +132,7 @@ class RayContext(MapReduceContext):
     def close(self) -> None:
         """Ends the lanes, and the Ray that was started here."""
         self._crew.close()
+        super().close()
 
     def _lanes_for(self, form: tff.backends.mapreduce.MapReduceForm) -> "_RayLanes":
         return _RayLanes(ClientForm.of(form), self._crew, self)

@@ -6,8 +6,10 @@ the tensors that are its parameters and its results. Here such a graph becomes a
 how a client's work and the addition of its result to a partial sum become a single
 call, in which no intermediate tensor leaves TensorFlow.
 
-Variables and tables of such a graph are taken out of it and become arguments. Two lanes
-can then run the same function at the same time, each on resources of its own.
+Variables of such a graph are taken out of it and become arguments. Two lanes can then
+run the same function at the same time, each on variables of its own. Lookup tables get
+no name: every call makes its own, as TFF's worker does, so that nothing of one client
+is left for the next.
 """
 
 import itertools
@@ -19,11 +21,17 @@ import tensorflow_federated as tff
 
 from tff_agg.runtime import dataset_reductions, private_api
 
-# Operations that make a named resource: two lanes must not share one.
+# The operation that makes a named variable: two lanes must not share one.
 _VARIABLE = "VarHandleOp"
-_TABLES = frozenset(
-    {"HashTableV2", "MutableHashTableV2", "MutableHashTableOfTensorsV2"}
-)
+# Operations that make a named table, and those that make one without a name. One with a
+# name is what the call before has left, which need not be what this one would make.
+_TABLES = {
+    "HashTableV2": "AnonymousHashTable",
+    "MutableHashTableV2": "AnonymousMutableHashTable",
+    "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
+    "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
+}
+_OF_A_NAME = ("container", "shared_name", "use_node_name_sharing")
 
 _serial = itertools.count()
 
@@ -32,10 +40,10 @@ class Program(NamedTuple):
     """One TensorFlow graph of a TFF computation, ready to be embedded.
 
     Attributes:
-      graph_def: Only what the results need, without parameters and resources.
+      graph_def: Only what the results need, without parameters and variables.
       feeds: Names of the parameter tensors, in the order of the type's leaves.
       fetches: Names of the result tensors, in the order of the type's leaves.
-      resources: The operations whose handles must be given.
+      variables: The operations whose handles must be given.
       parameter: TFF type of the parameter, None where there is none.
       result: TFF type of the result.
     """
@@ -43,7 +51,7 @@ class Program(NamedTuple):
     graph_def: tf.compat.v1.GraphDef
     feeds: tuple[str, ...]
     fetches: tuple[str, ...]
-    resources: tuple[tf.compat.v1.NodeDef, ...]
+    variables: tuple[tf.compat.v1.NodeDef, ...]
     parameter: tff.Type | None
     result: tff.Type
 
@@ -66,10 +74,10 @@ def program_of(computation: tff.Computation) -> Program:
     if body.initialize_op:
         wanted.append(_node_of(body.initialize_op))
     graph_def = dataset_reductions.compile_reductions(graph_def)
-    graph_def, resources = _slim(graph_def, inputs, wanted, body.initialize_op)
+    graph_def, variables = _slim(graph_def, inputs, wanted, body.initialize_op)
     signature = computation.type_signature
     return Program(
-        graph_def, feeds, fetches, resources, signature.parameter, signature.result
+        graph_def, feeds, fetches, variables, signature.parameter, signature.result
     )
 
 
@@ -92,7 +100,7 @@ def _inputs_of(program: Program) -> set[str]:
 def embed(
     program: Program,
     arguments: Sequence[tf.Tensor | None],
-    resources: Sequence[tf.Tensor] = (),
+    variables: Sequence[tf.Tensor] = (),
 ) -> list[tf.Tensor]:
     """Puts a program into the graph under construction and returns its results.
 
@@ -103,7 +111,7 @@ def embed(
         for name, tensor in zip(program.feeds, arguments, strict=True)
         if tensor is not None
     }
-    for node, handle in zip(program.resources, resources, strict=True):
+    for node, handle in zip(program.variables, variables, strict=True):
         given[f"{node.name}:0"] = handle
     used = _inputs_of(program)
     computed = [name for name in dict.fromkeys(program.fetches) if name not in given]
@@ -142,9 +150,9 @@ def specs_of(type_spec: tff.Type | None) -> list[tf.TensorSpec]:
     return specs
 
 
-def resource_specs(program: Program) -> list[tf.TensorSpec]:
+def variable_specs(program: Program) -> list[tf.TensorSpec]:
     """Lists the handles that `program` takes."""
-    return [tf.TensorSpec([], tf.resource)] * len(program.resources)
+    return [tf.TensorSpec([], tf.resource)] * len(program.variables)
 
 
 def leaf_types(type_spec: tff.Type | None) -> list[tff.TensorType | tff.SequenceType]:
@@ -164,42 +172,23 @@ def leaf_types(type_spec: tff.Type | None) -> list[tff.TensorType | tff.Sequence
     raise TypeError(f"type_spec: {type_spec} is neither tensors nor sequences")
 
 
-class Resources:
-    """The variables and tables of one program, made anew for one lane.
+class Variables:
+    """The variables of one program, made anew for one lane.
 
-    They live as long as this object.
+    They live as long as this object, and as data sets that read them.
     """
 
     def __init__(self, program: Program):
-        self._keep = [_make_resource(node) for node in program.resources]
-        self.handles = [getattr(kept, "handle", kept) for kept in self._keep]
+        self._keep = [_uninitialized(node) for node in program.variables]
+        self.handles = [variable.handle for variable in self._keep]
 
 
-def _make_resource(node: tf.compat.v1.NodeDef) -> tf.Variable | tf.Tensor:
-    name = f"tff_agg_{next(_serial)}_{node.name}"
-    attributes = {
-        key: _attribute(value)
-        for key, value in node.attr.items()
-        if not key.startswith("_")
-    }
-    if node.op == _VARIABLE:
-        return private_api.UninitializedVariable(
-            dtype=attributes["dtype"], shape=attributes["shape"], name=name
-        )
-    attributes["shared_name"] = name
-    return getattr(tf.raw_ops, node.op)(**attributes)
-
-
-def _attribute(value: tf.compat.v1.AttrValue) -> object:
-    match value.WhichOneof("value"):
-        case "type":
-            return tf.as_dtype(value.type)
-        case "shape":
-            return tf.TensorShape(value.shape)
-        case "s":
-            return value.s.decode()
-        case other:
-            return getattr(value, other)
+def _uninitialized(node: tf.compat.v1.NodeDef) -> tf.Variable:
+    return private_api.UninitializedVariable(
+        dtype=tf.as_dtype(node.attr["dtype"].type),
+        shape=tf.TensorShape(node.attr["shape"].shape),
+        name=f"tff_agg_{next(_serial)}_{node.name}",
+    )
 
 
 def _slim(
@@ -211,14 +200,16 @@ def _slim(
     """Keeps what `wanted` needs, without inputs; puts initialisation first."""
     nodes = {node.name: node for node in graph_def.node}
     needed = _ancestors(nodes, wanted, inputs)
-    resources = tuple(
-        nodes[name]
-        for name in nodes
-        if name in needed and (nodes[name].op == _VARIABLE or nodes[name].op in _TABLES)
+    variables = tuple(
+        node for name, node in nodes.items() if name in needed and node.op == _VARIABLE
     )
-    outside = inputs | {node.name for node in resources}
+    outside = inputs | {node.name for node in variables}
     setup = _ancestors(nodes, [_node_of(initialize)], inputs) if initialize else set()
-    handles = {node.name for node in resources}
+    handles = {
+        name
+        for name, node in nodes.items()
+        if node.op == _VARIABLE or node.op in _TABLES
+    }
     slim = tf.compat.v1.GraphDef()
     slim.library.CopyFrom(graph_def.library)
     slim.versions.CopyFrom(graph_def.versions)
@@ -227,6 +218,10 @@ def _slim(
             continue
         copy = slim.node.add()
         copy.CopyFrom(node)
+        if node.op in _TABLES:
+            copy.op = _TABLES[node.op]
+            for name in _OF_A_NAME:
+                copy.attr.pop(name, None)
         # Colocation may point at a node that is gone; the lane decides on the device.
         copy.attr.pop("_class", None)
         data = [name for name in node.input if not name.startswith("^")]
@@ -243,7 +238,7 @@ def _slim(
             control.append("^" + _node_of(initialize))
         del copy.input[:]
         copy.input.extend(data + control)
-    return slim, resources
+    return slim, variables
 
 
 def _ancestors(

@@ -22,7 +22,7 @@ from tff_agg.runtime import (
 )
 from tff_agg.runtime.lane_data import LaneData, LaneDataError
 from tff_agg.runtime.lanes import ClientRun, Lane, LanePool, StepError
-from tff_agg.runtime.stages import Stage, need_no_resources
+from tff_agg.runtime.stages import Stage, need_no_variables
 from tff_agg.runtime.values import Value
 
 Observer = Callable[[ClientRun], None]
@@ -95,7 +95,7 @@ class LocalLanes:
         self.sums = SecureSums(form)
         self._step = _StepFunction(form, self.sums)
         self.data_type = form.work.type_signature.parameter[0]
-        self._resources: dict[int, graphs.Resources] = {}
+        self._variables: dict[int, graphs.Variables] = {}
 
     def ingest(self, clients: Sequence[Value]) -> list[Ingested]:
         """Turns clients' data into what graphs take.
@@ -126,13 +126,13 @@ class LocalLanes:
         costs = balancing.costs_of(len(clients))
         # This round's own until all lanes have ended as they should. A lane that an
         # interruption set loose could not touch the variables of the next round.
-        resources, self._resources = self._resources, {}
+        variables, self._variables = self._variables, {}
 
         def start(lane: Lane) -> list[tf.Tensor]:
             with tf.device(lane.device):
                 here[lane.number] = [_on_device(t, lane.device) for t in broadcast]
-                if lane.number not in resources:
-                    resources[lane.number] = graphs.Resources(self._step.program)
+                if lane.number not in variables:
+                    variables[lane.number] = graphs.Variables(self._step.program)
                 return list(self._zero()) + self.sums.zero()
 
         def step(lane: Lane, total: list[tf.Tensor], position: int) -> list[tf.Tensor]:
@@ -145,7 +145,7 @@ class LocalLanes:
                     *data,
                     *here[lane.number],
                     *total,
-                    *resources[lane.number].handles,
+                    *variables[lane.number].handles,
                 )
             if self._observer is not None:
                 seconds = time.perf_counter() - began
@@ -157,7 +157,7 @@ class LocalLanes:
         except StepError as error:
             failed = error
         else:
-            self._resources = resources
+            self._variables = variables
             return partial
         # Raised out here, so that nothing of the cause comes along as its context.
         raise self._failure(failed) from (failed.__cause__ if self._show_data else None)
@@ -245,7 +245,7 @@ class _StepFunction:
     def __init__(self, form: ClientForm, sums: SecureSums):
         self.program = graphs.program_of(form.work)
         accumulate = graphs.program_of(form.accumulate)
-        need_no_resources(accumulate, "accumulate")
+        need_no_variables(accumulate, "accumulate")
         self.graphs = [self.program.graph_def, accumulate.graph_def]
         accumulator, update = (
             t for _, t in tff.structure.to_elements(accumulate.parameter)
@@ -269,7 +269,7 @@ class _StepFunction:
             graphs.specs_of(self.program.parameter)
             + graphs.specs_of(accumulator)
             + sums.specs
-            + graphs.resource_specs(self.program),
+            + graphs.variable_specs(self.program),
         )
 
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:

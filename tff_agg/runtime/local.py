@@ -28,6 +28,9 @@ class LocalContext(MapReduceContext):
       show_data_in_errors: Whether errors quote what TensorFlow says, which may be
         values of a client's data, in the message and as the error's cause. For finding
         a fault with data that need no protection.
+      worker: Whether a small computation that does not fit MapReduce form goes to TFF's
+        own executor, a process that is then started; if not, it is refused. Steps of a
+        process and what takes data sets are refused in any case.
 
     Example:
       with tff_agg.runtime.running_on('local', lanes=2):
@@ -42,8 +45,9 @@ class LocalContext(MapReduceContext):
         devices: Sequence[str] | None = None,
         on_client: Observer | None = None,
         show_data_in_errors: bool = False,
+        worker: bool = True,
     ):
-        super().__init__(show_data_in_errors)
+        super().__init__(show_data_in_errors, worker)
         self._pool = LanePool(choose_lanes(lanes, devices))
         weakref.finalize(self, self._pool.close)
         self._on_client = on_client
@@ -56,6 +60,7 @@ class LocalContext(MapReduceContext):
     def close(self) -> None:
         """Ends the lanes' threads; another call would start new ones."""
         self._pool.close()
+        super().close()
 
     def _lanes_for(self, form: tff.backends.mapreduce.MapReduceForm) -> LocalLanes:
         client_form = ClientForm.of(form)

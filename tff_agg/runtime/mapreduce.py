@@ -1,7 +1,8 @@
 """A TFF context for computations that fit TFF's MapReduce form.
 
 It compiles a computation to that form, runs the server's part in this process and
-leaves the clients' part to lanes. What lanes are is for its subclasses to say.
+leaves the clients' part to lanes. What lanes are is for its subclasses to say. A small
+computation that does not fit goes to TFF's own executor.
 """
 
 import abc
@@ -14,6 +15,7 @@ import tensorflow_federated as tff
 from tff_agg.runtime import disclosure, errors, private_api, rounds, stages, values
 from tff_agg.runtime.lanes import Lane
 from tff_agg.runtime.placements import Arguments, contains_federated
+from tff_agg.runtime.tff_executor import TffExecutor
 from tff_agg.runtime.values import Value
 
 Call = Callable[[Value], Value]
@@ -24,10 +26,12 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
 
     Args:
       show_data_in_errors: As for `LocalContext`.
+      worker: As for `LocalContext`.
     """
 
-    def __init__(self, show_data_in_errors: bool):
+    def __init__(self, show_data_in_errors: bool, worker: bool):
         self._show_data = show_data_in_errors
+        self._executor = TffExecutor(worker, show_data_in_errors)
         self._compiled: dict[int, tuple[weakref.ref[tff.Computation], Call]] = {}
         self._lock = threading.Lock()
 
@@ -44,6 +48,10 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
         """Runs `comp`; TFF calls this when a computation is called."""
         return self._compile(comp)(arg)
 
+    def close(self) -> None:
+        """Ends what was started; another call would start it anew."""
+        self._executor.close()
+
     def _compile(self, comp: tff.Computation) -> Call:
         # Keyed by identity: hashing a computation serialises all of it. An entry goes
         # when its computation does, so that throw-away processes cost nothing.
@@ -59,9 +67,22 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
 
     def _build(self, comp: tff.Computation) -> Call:
         signature = comp.type_signature
-        if contains_federated(signature.parameter, signature.result):
-            return _federated(comp, self._lanes_for, self._show_data)
-        return _plain(comp, self._show_data)
+        try:
+            if contains_federated(signature.parameter, signature.result):
+                return _federated(comp, self._lanes_for, self._show_data)
+            return _plain(comp, self._show_data)
+        except _DoesNotFit as error:
+            reason = f"it does not fit TFF's MapReduce form: {error}"
+            why_not = self._executor.why_not(signature)
+            if why_not is None:
+                return self._executor.call_of(comp, reason)
+            raise errors.RuntimeUnsupportedError(
+                "this runtime runs computations that fit TFF's MapReduce form (one "
+                "broadcast, work on the clients, one aggregation, an update); this "
+                f"one, of type {signature.compact_representation()}, does not: {error}."
+                f" It is not handed to TFF's own executor: {why_not}. Run it with "
+                "tff_agg.runtime.use('worker')."
+            ) from error.__cause__
 
 
 def _plain(comp: tff.Computation, show_data: bool) -> Call:
@@ -70,7 +91,7 @@ def _plain(comp: tff.Computation, show_data: bool) -> Call:
     try:
         block = private_api.compile_local_computation_to_tensorflow(block)
     except Exception as error:
-        raise _unsupported(comp, error) from error
+        raise _DoesNotFit(error) from error
     stage = stages.Stage(tff.framework.ConcreteComputation.from_building_block(block))
     signature = comp.type_signature
 
@@ -93,7 +114,7 @@ def _federated(
     try:
         form = rounds.form_of(arguments.two_by_two(comp))
     except Exception as error:
-        raise _unsupported(comp, error) from error
+        raise _DoesNotFit(error) from error
     run = rounds.Round(form, lanes_for(form), show_data)
     states = values.leaf_count(run.state_type)
     # What goes round stays in TensorFlow; what is to be read is given as numbers.
@@ -112,14 +133,10 @@ def _federated(
     return call
 
 
-def _unsupported(
-    comp: tff.Computation, error: Exception
-) -> errors.RuntimeUnsupportedError:
-    # About the program: no data has been seen yet.
-    reason = disclosure.describe(error, show_data=True)
-    return errors.RuntimeUnsupportedError(
-        "this runtime runs computations that fit TFF's MapReduce form (one "
-        "broadcast, work on the clients, one aggregation, an update); this one, of "
-        f"type {comp.type_signature.compact_representation()}, does not: "
-        f"{reason}. Run it with tff_agg.runtime.use('worker')."
-    )
+class _DoesNotFit(Exception):
+    """A computation outside MapReduce form; says why."""
+
+    def __init__(self, error: Exception):
+        # About the program: no data has been seen yet.
+        reason = disclosure.describe(error, show_data=True)
+        super().__init__(" ".join(reason.split()).rstrip("."))

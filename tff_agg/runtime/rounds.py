@@ -21,7 +21,7 @@ import tensorflow_federated as tff
 
 from tff_agg.runtime import errors, graphs, values
 from tff_agg.runtime.lane_work import LaneFailure, SecureSums
-from tff_agg.runtime.stages import Call, Stage, need_no_resources, run_stage
+from tff_agg.runtime.stages import Call, Stage, need_no_variables, run_stage
 from tff_agg.runtime.values import Value
 
 # The function runtime optimises every graph when it is first called: once is enough.
@@ -118,14 +118,14 @@ class _FinishFunction:
 
     def __init__(self, form: tff.backends.mapreduce.MapReduceForm, sums: SecureSums):
         report = graphs.program_of(form.report)
-        need_no_resources(report, "report")
+        need_no_variables(report, "report")
         update = graphs.program_of(form.update)
         self.graphs = [report.graph_def, update.graph_def]
         parameter: tff.StructType = update.parameter
         state_type = parameter[0]
         states = values.leaf_count(state_type)
         plain = len(report.feeds)
-        self._resources = graphs.Resources(update)
+        self._variables = graphs.Variables(update)
 
         def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
             state, rest = tensors[:states], tensors[states:]
@@ -139,11 +139,11 @@ class _FinishFunction:
             graphs.specs_of(state_type)
             + graphs.specs_of(report.parameter)
             + sums.specs
-            + graphs.resource_specs(update),
+            + graphs.variable_specs(update),
         )
 
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        return list(self._call(*tensors, *self._resources.handles))
+        return list(self._call(*tensors, *self._variables.handles))
 
 
 class _MergeFunction:
@@ -151,7 +151,7 @@ class _MergeFunction:
 
     def __init__(self, form: tff.backends.mapreduce.MapReduceForm, sums: SecureSums):
         merge = graphs.program_of(form.merge)
-        need_no_resources(merge, "merge")
+        need_no_variables(merge, "merge")
         self.graphs = [merge.graph_def]
         plain = len(merge.feeds) // 2
         width = plain + sums.count

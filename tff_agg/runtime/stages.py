@@ -25,11 +25,16 @@ class Stage:
         self.graphs = [self.program.graph_def]
         # A process's `prepare` gets the whole state and reads only the model in it.
         self._used = graphs.used_feeds(self.program)
-        self._resources = graphs.Resources(self.program)
+        self._variables = graphs.Variables(self.program)
+        # A data set may read them long after the call.
+        self._variables_are_lent = bool(self.program.variables) and any(
+            isinstance(leaf, tff.SequenceType)
+            for leaf in graphs.leaf_types(self.program.result)
+        )
         specs = graphs.specs_of(self.program.parameter)
         self._call = graphs.function(
             self._body,
-            [specs[i] for i in self._used] + graphs.resource_specs(self.program),
+            [specs[i] for i in self._used] + graphs.variable_specs(self.program),
         )
 
     def _body(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -41,17 +46,19 @@ class Stage:
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """Runs it on flat arguments."""
         used = [tensors[i] for i in self._used]
-        return list(self._call(*used, *self._resources.handles))
+        variables = self._variables
+        if self._variables_are_lent:
+            variables = graphs.Variables(self.program)
+        return list(self._call(*used, *variables.handles))
 
 
-def need_no_resources(program: graphs.Program, stage: str) -> None:
-    """Refuses a stage with variables or tables where none can be given."""
-    if program.resources:
-        names = ", ".join(node.name for node in program.resources)
+def need_no_variables(program: graphs.Program, stage: str) -> None:
+    """Refuses a stage with variables where none can be given."""
+    if program.variables:
+        names = ", ".join(node.name for node in program.variables)
         raise errors.RuntimeUnsupportedError(
-            f"the stage '{stage}' of this computation has variables or tables of its "
-            f"own ({names}), which lanes do not run; use "
-            "tff_agg.runtime.use('worker')"
+            f"the stage '{stage}' of this computation has variables of its own "
+            f"({names}), which lanes do not run; use tff_agg.runtime.use('worker')"
         )
 
 

@@ -49,8 +49,13 @@ def unflatten(leaves: Sequence[object], type_spec: tff.Type) -> Value:
 
 
 def to_numpy(leaf: object) -> object:
-    """Turns an eager tensor into what the stock runtime would give."""
-    return leaf.numpy() if isinstance(leaf, tf.Tensor) else leaf
+    """Turns an eager tensor into what the stock runtime would give.
+
+    A variant is a data set, which `unflatten` makes of it.
+    """
+    if isinstance(leaf, tf.Tensor) and leaf.dtype != tf.variant:
+        return leaf.numpy()
+    return leaf
 
 
 def _pack(supply: Iterator[object], type_spec: tff.Type) -> Value:
@@ -68,7 +73,7 @@ def _pack(supply: Iterator[object], type_spec: tff.Type) -> Value:
         spec = tff.types.structure_from_tensor_type_tree(
             lambda t: tf.TensorSpec(t.shape, t.dtype), type_spec.element
         )
-        return list(tf.data.experimental.from_variant(leaf, spec))
+        return tf.data.experimental.from_variant(leaf, spec)
     return leaf
 
 

@@ -117,6 +117,15 @@ def worker_command(port: int, max_concurrent_computation_calls: int = -1) -> lis
     ]
 
 
+def why_missing() -> str | None:
+    """Says why there is no worker; None if there is one."""
+    try:
+        worker_command(port=0)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
 class Worker:
     """A worker process, started at the first use.
 
@@ -173,8 +182,8 @@ class Worker:
             )
             _log.warning(
                 "TFF's worker (process %d) listens on port %d of all network "
-                "interfaces without authentication. Use the runtime 'local' on shared "
-                "networks.",
+                "interfaces without authentication. On shared networks use the runtime "
+                "'local', with worker=False where it has started this one.",
                 self._process.pid,
                 self._port,
             )
