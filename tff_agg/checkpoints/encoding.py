@@ -138,10 +138,11 @@ def dtype_of(entry: ArrayEntry) -> np.dtype:
     Raises:
       ValueError: It is none that a checkpoint holds.
     """
-    dtype = np.dtype(entry["dtype"])
-    if dtype.kind not in _ARRAY_KINDS:
-        raise ValueError(f"an array has the dtype {dtype}")
-    return dtype
+    name = entry["dtype"]
+    # No other may come from a file: the bytes of objects would be taken for addresses.
+    if type(name) is not str or np.dtype(name).kind not in _ARRAY_KINDS:
+        raise ValueError(f"an array has the dtype {name!r}")
+    return np.dtype(name)
 
 
 def array_entries(encoded: Encoded) -> list[ArrayEntry]:
@@ -161,12 +162,15 @@ def map_arrays(encoded: Encoded, change: Callable[[ArrayEntry], ArrayEntry]) -> 
     ((kind, content),) = encoded.items()
     match kind:
         case "dict" | "ordered":
-            return {kind: [[key, map_arrays(v, change)] for key, v in content]}
+            pairs = [[_check_key(k, ""), map_arrays(v, change)] for k, v in content]
+            return {kind: pairs}
         case "list" | "tuple":
             return {kind: [map_arrays(v, change) for v in content]}
         case "array" | "scalar":
             return {kind: change(content)}
-    return encoded
+        case "value" if type(content) is str:
+            return encoded
+    raise ValueError(f"a value of kind {kind!r} is not known")
 
 
 def _arrays(structure: object) -> Iterator[np.ndarray]:

@@ -7,8 +7,8 @@ durable takes a fraction of the time of twenty.
 
 import dataclasses
 import json
-import os
 import pathlib
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -18,6 +18,8 @@ from tff_agg.checkpoints import blobs, encoding
 from tff_agg.checkpoints.encoding import ArrayEntry, Encoded
 
 _FORMAT = 1
+_DIGEST = re.compile("[0-9a-f]{64}")
+_NAME = re.compile("([0-9]{9}|[1-9][0-9]{9,})[.]json")
 #: Larger arrays are blobs: a window of large checkpoints is not written twice.
 LARGEST_IN_FILE = 1 << 17
 
@@ -149,16 +151,42 @@ def read_manifest(path: pathlib.Path) -> Manifest:
     try:
         outer = json.loads(line)
         found, checksum = outer["manifest"], outer["checksum"]
-    except (ValueError, KeyError, TypeError) as error:
+        digest = digests.of_bytes(encoding.canonical(found).encode(), body)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = "is not a manifest: truncated or damaged"
         raise blobs.CorruptCheckpointError(path, reason) from error
-    if digests.of_bytes(encoding.canonical(found).encode(), body) != checksum:
+    if digest != checksum:
         raise blobs.CorruptCheckpointError(path, "does not match its checksum")
-    if found["format"] != _FORMAT:
-        raise blobs.StoreError(
-            f"{path} has format {found['format']}; this version reads {_FORMAT}."
-        )
-    return Manifest(found["round"], found["items"], body)
+    # Anybody can make a checksum: what decoding relies on is checked as well.
+    try:
+        if found["format"] != _FORMAT:
+            raise blobs.StoreError(
+                f"{path} has format {found['format']}; this version reads {_FORMAT}."
+            )
+        if path != manifest_path(path.parent, found["round"]):
+            raise ValueError(f"it is of round {found['round']}")
+        manifest = Manifest(found["round"], dict(found["items"]), body)
+        for encoded in manifest.items.values():
+            for entry in encoding.array_entries(encoded):
+                _check_entry(entry, body)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise blobs.CorruptCheckpointError(path, f"is damaged: {error}") from error
+    return manifest
+
+
+def _check_entry(entry: ArrayEntry, body: bytes) -> None:
+    """Raises unless it describes an array that is in the body or among the blobs."""
+    dtype, shape = encoding.dtype_of(entry), entry["shape"]
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"an array has the shape {shape!r}")
+    if "blob" in entry:
+        # Another name could be that of any file.
+        if not _DIGEST.fullmatch(entry["blob"]):
+            raise ValueError(f"{entry['blob']!r} is no digest")
+        return
+    at = entry["at"]
+    if type(at) is not int or not 0 <= at <= len(body) - blobs.size_of(dtype, shape):
+        raise ValueError(f"an array begins at {at!r}")
 
 
 def manifest_path(folder: pathlib.Path, round_number: int) -> pathlib.Path:
@@ -170,5 +198,5 @@ def manifest_rounds(folder: pathlib.Path) -> list[int]:
     """Lists the rounds that have a manifest, damaged ones included."""
     if not folder.is_dir():
         return []
-    stems = (os.path.splitext(name) for name in os.listdir(folder))
-    return sorted(int(s) for s, ext in stems if ext == ".json" and s.isdigit())
+    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(name[1]) for name in found if name)
