@@ -148,6 +148,12 @@ class Cifar(SampleTask):
             return self.network.initial_weights(self.config.seed)
         return {name: np.zeros(s, np.float32) for name, s in self.shapes.items()}
 
+    def initial_weights_from(self) -> str:
+        """No data have touched them."""
+        if self.config.model == "wide_resnet":
+            return "they are drawn at random from the run's seed"
+        return "they are zero"
+
     def _numbers(self, stored: Any) -> Any:
         """Returns bytes as the numbers that they stand for; in JAX."""
         import jax.numpy as jnp

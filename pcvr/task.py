@@ -171,6 +171,10 @@ class Pcvr(SampleTask):
 
         return model.initial_weights(self.sizes, self.config.seed)
 
+    def initial_weights_from(self) -> str:
+        """No data have touched them."""
+        return "they are drawn at random from the run's seed"
+
     def sample_model(self) -> "SampleModel":
         """Returns the loss, and its clipped sums in closed form."""
         from pcvr import model

@@ -195,6 +195,10 @@ class StackOverflow(task.Task):
         weights = next_word.initial_weights(self.sizes, self.config.seed)
         return self.named([np.asarray(w) for w in weights])
 
+    def initial_weights_from(self) -> str:
+        """No data have touched them."""
+        return "they are drawn at random from the run's seed"
+
     def to_keras(self, weights: task.Weights) -> "tf.keras.Model":
         """Returns the model in stock layers: rows of ids in, logits out."""
         model = next_word.keras_model(self.sizes)

@@ -71,6 +71,24 @@ def test_correlation_forgotten_at_the_scale_of_the_matrix_is_wrong_noise_not_a_l
     assert_not_accused(small.audit(plan, 1, mechanism=noise.identity()))
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_known_seed_hides_no_missing_noise(known):
+    """Such a run has no guarantee; what its noise would be worth is audited."""
+    plan = privacy.Plan(
+        clip_norm=1.0,
+        cohort_size=100,
+        rounds=8,
+        mechanism=noise.tree(),
+        noise_multiplier=1.0,
+        noise_seed_is_known=known,
+    )
+    taking = small.canaries_of(plan, 1, count=200)
+    weak = small.audit(plan, 1, taking=taking, noise_stddev=plan.noise_stddev / 20)
+    assert_caught(weak)
+    assert weak.claimed == pytest.approx(privacy.gaussian_epsilon(1.0, 1e-6))
+    assert_not_accused(small.audit(plan, 1, taking=taking))
+
+
 def clip_each(tensors, clip_norm):
     """The bug: every tensor may be as long as the whole update."""
     return [simulation.clip_all([part], clip_norm)[0] for part in tensors]

@@ -68,6 +68,7 @@ def test_a_vocabulary_without_noise_is_named(make_task, cache, tmp_path):
     report = json.loads((tmp_path / "run" / "privacy_report.json").read_text())
     assert report["releases"] == []
     assert any("The vocabulary: " in line for line in report["not_covered"])
+    assert any("drawn at random from the run's seed" in s for s in report["assumed"])
     assert report["guarantee"]["statement"] == "none: the noise seed is known"
     rows = tables.read_rows(tmp_path / "run" / "metrics.csv")
     assert [row["epsilon_so_far"] for row in rows] == 6 * ["none"]

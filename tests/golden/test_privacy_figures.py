@@ -14,6 +14,7 @@ from tff_agg.privacy import (
     Plan,
     gaussian_epsilon,
     gaussian_epsilons,
+    report,
     sensitivity,
 )
 
@@ -65,6 +66,11 @@ def test_plans_have_the_same_figures(name):
 
 def test_reports_say_the_same():
     found = as_json(privacy_figures.reports())
+    for content in found.values():
+        # Said of the first weights since then, in one line.
+        (line,) = [x for x in content["json"]["assumed"] if x.startswith(report.STARTS)]
+        content["json"]["assumed"].remove(line)
+        content["markdown"] = content["markdown"].replace(f"- {line}\n", "")
     assert not list(differences(GOLDEN["reports"], found))
 
 

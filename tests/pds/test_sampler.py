@@ -346,6 +346,7 @@ class Scripted:
     ("cohorts", "schema", "message"),
     [
         ([[1], [2], [1]], AtMostOnce(), "user 1 of round 0 takes part again"),
+        ([[2**63 + 5, 3], [2**63 + 5]], AtMostOnce(), "of round 0 takes part again"),
         ([[1, 1]], MinSeparation(1), "user 1 .* twice"),
         ([[1], [2], [1]], MinSeparation(3), "user 1 .* before 3 rounds"),
         ([[1], [1], [1]], MinSeparation(1, 2), "user 1 takes part 3 times"),

@@ -59,6 +59,36 @@ def test_nobody_joins_a_round_twice(schema):
         check_cohorts(schema, [[7, 7]])
 
 
+LARGE = 2**63 + 5
+
+
+@pytest.mark.parametrize(
+    "cohorts",
+    [
+        [[LARGE, 3], [LARGE]],
+        [np.array([LARGE, 3], np.uint64), [LARGE]],
+        [[np.uint64(LARGE), 3], np.array([LARGE], np.uint64)],
+        [[2**200, -1], [2**200]],
+        [["anna", "ben"], ["anna"]],
+        [[("site", 3)], [("site", 3)]],
+    ],
+)
+def test_users_are_told_apart_by_any_id(cohorts):
+    with pytest.raises(ParticipationError, match="of round 0 takes part again"):
+        check_cohorts(AtMostOnce(), cohorts)
+
+
+def test_large_ids_next_to_each_other_are_two_users():
+    near = [[LARGE, 3], [LARGE + 1], [2**53], [2**53 + 1]]
+    assert len(check_cohorts(AtMostOnce(), near)) == 5
+
+
+@pytest.mark.parametrize("users", [[1.5], np.array([2.0**63]), [[1, 2]], np.array(3)])
+def test_what_may_have_been_rounded_is_refused(users):
+    with pytest.raises(ValueError, match="users must be"):
+        check_cohorts(AtMostOnce(), [users])
+
+
 def test_cohorts_are_refused_by_user_rounds_and_promise():
     cohorts = [[1, 2], [2], [1], [2], [1, 3]]
     with pytest.raises(ParticipationError) as caught:

@@ -103,6 +103,45 @@ def test_spending_grows_to_the_whole():
 
 
 @pytest.mark.parametrize(
+    "changes", [{"noise_multiplier": 0.0}, {"noise_seed_is_known": True}]
+)
+def test_what_was_spent_without_a_guarantee_is_infinite(changes):
+    made = plan(**changes)
+    assert made.epsilon_so_far(3) == made.epsilon_after(3) == math.inf
+
+
+SLOW = noise.restart_every(noise.blt_from((0.9, 0.3), (0.4, 0.3)), 50)
+
+
+def test_the_spending_of_a_long_run_needs_few_matrices():
+    """A matrix takes a second at 2,000 rounds: one for each round would take hours."""
+    asked = []
+
+    def counting(n):
+        asked.append(n)
+        return SLOW.matrix(n)
+
+    made = plan(
+        rounds=400,
+        mechanism=dataclasses.replace(SLOW, matrix=counting),
+        participation=MinSeparation(40, 6),
+    )
+    spent = [made.epsilon_so_far(t) for t in range(1, 401)]
+    assert len(asked) <= 102
+    assert spent == sorted(spent) and spent[-1] == made.epsilon
+    for t in (1, 57, 203, 400):
+        assert made.epsilon_after(t) <= spent[t - 1]
+    assert made.epsilon_after(48) == spent[47] < spent[48]
+
+
+def test_the_spending_is_exact_where_it_is_quick():
+    for mechanism in (noise.tree(), noise.blt(ROUNDS, 2)):
+        made = plan(mechanism=mechanism, participation=MinSeparation(342, 6))
+        for t in (1, 343, 1999):
+            assert made.epsilon_so_far(t) == made.epsilon_after(t)
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"clip_norm": 0.0}, "clip_norm"),
@@ -359,6 +398,18 @@ def test_report_says_what_must_be_said(tmp_path):
         "cohorts were checked",
     ):
         assert words in page, words
+
+
+def test_the_report_assumes_that_the_first_weights_owe_the_users_nothing(tmp_path):
+    """A run from trained weights keeps its figures, whatever these were trained on."""
+    content, page = report_of(tmp_path, plan())
+    assert any("not on record" in line for line in content["assumed"])
+    assert "if they were trained on these data, that was a release" in page
+    content, page = report_of(
+        tmp_path, plan(), initial_weights="a checkpoint trained on public text"
+    )
+    assert "protected data: a checkpoint trained on public text." in page
+    assert not any("not on record" in line for line in content["assumed"])
 
 
 def test_report_tells_what_was_not_checked_and_no_noise(tmp_path):

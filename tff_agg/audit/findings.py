@@ -62,7 +62,8 @@ class Finding:
       threat: The threat model's name.
       statistic: Whose scores they are: 'planned noise', 'measured noise' or 'replayed
         rounds'.
-      claimed: The plan's ε.
+      claimed: The ε of training with the planned noise and a secret seed. A run whose
+        seed is known has no guarantee; its noise can be audited all the same.
       delta: δ.
       estimate: ε estimated from a normal fit of both kinds' scores.
       interval: Its two-sided confidence interval.
@@ -136,7 +137,7 @@ def audit(
     statistic with the largest bound.
 
     Args:
-      plan: What is claimed.
+      plan: What is claimed, supposing that its noise seed is secret.
       server: How the server steps.
       canaries: Who they were and who took part.
       evidence: What the run released.
@@ -260,7 +261,7 @@ def _finding(
     return Finding(
         threat=threat,
         statistic=test.name,
-        claimed=plan.epsilon,
+        claimed=epsilon(1 / plan.noise_multiplier),
         delta=plan.delta,
         estimate=epsilon(fit.mu),
         interval=(epsilon(fit.low), epsilon(fit.high)),

@@ -224,9 +224,10 @@ def _paragraph(config: AuditConfig) -> str:
     )
     return (
         f"The run was repeated with another noise seed and with {config.canaries} "
-        f"canaries, of whom about half took part, {beside}. The estimates fit normal "
-        f"distributions to the canaries' scores. The lower bounds hold together with "
-        f"{confidence} confidence and need no normality of the scores; they rest on "
-        "the canaries' directions being orthogonal and the planned noise independent "
-        "over coordinates."
+        f"canaries, of whom about half took part, {beside}. Claimed is the ε of "
+        "training with the planned noise, while its seed is secret. The estimates fit "
+        "normal distributions to the canaries' scores. The lower bounds hold together "
+        f"with {confidence} confidence and need no normality of the scores; they rest "
+        "on the canaries' directions being orthogonal and the planned noise "
+        "independent over coordinates."
     )

@@ -85,6 +85,7 @@ def write_report(
         plan,
         rounds_done=rounds_done,
         sampler_checked=True,
+        initial_weights=task.initial_weights_from(),
         also_not_covered=task.not_covered(),
         shared_users=task.shared_users(),
         run={"clients": cohorts.describe(), "data": task.fingerprint[:16]},

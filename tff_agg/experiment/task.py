@@ -156,6 +156,13 @@ class Task(abc.ABC):
     def initial_weights(self) -> Weights:
         """Returns the weights of round 0 by name, a function of the seed."""
 
+    def initial_weights_from(self) -> str | None:
+        """Returns in words where these weights come from, for the privacy report.
+
+        None, where a task does not say: the report then names that as well.
+        """
+        return None
+
     @property
     @abc.abstractmethod
     def shapes(self) -> Mapping[str, tuple[int, ...]]:

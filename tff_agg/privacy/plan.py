@@ -275,7 +275,7 @@ class Plan:
             self.noise_multiplier, self.rounds, self.participation
         )
 
-    def _multiplier_after(self, rounds: int) -> float:
+    def _multiplier_after(self, rounds: int, quick: bool = False) -> float:
         """Returns the noise multiplier relative to what so many rounds reveal.
 
         0 where there is no guarantee; without the releases.
@@ -285,9 +285,14 @@ class Plan:
             raise ValueError(f"the plan has {self.rounds} rounds, asked after {rounds}")
         if self.no_guarantee:
             return 0.0
-        so_far = sensitivities.sensitivity(
-            self.mechanism, self.participation.cut(rounds), rounds
-        )
+        if quick:
+            so_far = sensitivities.so_far(
+                self.mechanism, self.participation, rounds, self.rounds
+            )
+        else:
+            so_far = sensitivities.sensitivity(
+                self.mechanism, self.participation.cut(rounds), rounds
+            )
         # An upper bound may be looser for fewer rounds; the whole run bounds it too.
         value = min(so_far.value, self.sensitivity.value)
         return self.noise_multiplier * self.sensitivity.value / value
@@ -309,8 +314,9 @@ class Plan:
         return guarantees.gaussian_epsilon(sigma, self._delta_left)
 
     def epsilon_so_far(self, rounds: int) -> float:
-        """Returns `epsilon_after`, which is quick to compute."""
-        return self.epsilon_after(rounds)
+        """Returns an ε of so many rounds that is quick to compute, and not below."""
+        sigma = self._whole_multiplier(self._multiplier_after(rounds, quick=True))
+        return guarantees.gaussian_epsilon(sigma, self._delta_left)
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Refuses a sampler that does not keep what this plan counts on.

@@ -21,6 +21,7 @@ from tff_agg.aliases import Json, JsonObject
 from tff_agg.privacy.plan_protocol import PrivacyPlan
 from tff_agg.privacy.searches import SearchCost, shared_users_in_words
 
+STARTS = "The weights that training starts from owe nothing to the protected data"
 SO_FAR = (
     "Figures after some rounds are for a stopping round that was fixed in advance. If "
     "a run is stopped because of what it showed, the figures of the whole plan hold."
@@ -40,6 +41,7 @@ def report(
     rounds_done: int | None = None,
     sampler_checked: bool = False,
     released: str = "the model after every round, and everything computed from these",
+    initial_weights: str | None = None,
     extra_assumptions: Sequence[str] = (),
     also_not_covered: Sequence[str] = (),
     shared_users: Mapping[str, int] | None = None,
@@ -54,6 +56,8 @@ def report(
         run is still under way.
       sampler_checked: Whether `plan.check_sampler` accepted the run's sampler.
       released: What leaves the server.
+      initial_weights: Where the weights of round 0 came from, in words; None where
+        nothing is known of it.
       extra_assumptions: Further sentences on what is assumed.
       also_not_covered: Further sentences on what is not covered.
       shared_users: For each set of data that models are scored on ('heldout', 'test'),
@@ -68,7 +72,7 @@ def report(
     whole = plan.to_json()
     words = plan.report_words
     enforced = list(words.enforced)
-    assumed = [*words.assumed, *extra_assumptions]
+    assumed = [*words.assumed, _start(initial_weights), *extra_assumptions]
     if plan.noise_seed_is_known:
         assumed.insert(
             0,
@@ -115,6 +119,16 @@ def report(
         "not_covered": [*words.not_covered, *also_not_covered],
         "tuning": dict(searches or {}),
     }
+
+
+def _start(initial_weights: str | None) -> str:
+    """Returns what is assumed of the weights of round 0."""
+    if initial_weights is not None:
+        return f"{STARTS}: {initial_weights}."
+    return (
+        f"{STARTS}. Where they came from is not on record; if they were trained on "
+        "these data, that was a release, and no figure here counts it."
+    )
 
 
 def _so_far(plan: PrivacyPlan, done: int | None) -> dict[str, float | None]:

@@ -8,6 +8,7 @@ over the sets of rounds that a schema allows, or a bound from above. C is lower
 triangular, so what a user sends may depend on all noise before.
 """
 
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -55,6 +56,44 @@ def sensitivity(
       11.0
     """
     n = mechanism.check_rounds(rounds)
+    found = _from_a_column_or_trees(mechanism, participation, n)
+    return found or _from_the_matrix(mechanism, participation, n)
+
+
+def so_far(
+    mechanism: Mechanism, participation: Participation, rounds: int, planned: int
+) -> Sensitivity:
+    """Returns a sensitivity of the first rounds that is quick to find, and not below.
+
+    What the first rounds show is part of what any more of them show, so that a later
+    round's sensitivity holds as well. Where the whole matrix is needed, which takes up
+    to a second, that of the next full percent of the planned rounds is taken.
+
+    Args:
+      mechanism: The noise mechanism.
+      participation: In which rounds one user may take part.
+      rounds: How many rounds are done.
+      planned: How many there will be.
+    """
+    schema = participation.cut(rounds)
+    found = _from_a_column_or_trees(mechanism, schema, mechanism.check_rounds(rounds))
+    if found is not None:
+        return found
+    percent = -(-planned // 100)
+    later = min(-(-rounds // percent) * percent, planned)
+    return _at(mechanism, participation.cut(later), later)
+
+
+@functools.lru_cache(maxsize=8)
+def _at(mechanism: Mechanism, participation: Participation, rounds: int) -> Sensitivity:
+    """Returns `sensitivity`, kept for the rounds until the next percent is full."""
+    return sensitivity(mechanism, participation, rounds)
+
+
+def _from_a_column_or_trees(
+    mechanism: Mechanism, participation: Participation, n: int
+) -> Sensitivity | None:
+    """Returns the sensitivity where it needs no matrix, else None."""
     most = participation.largest(n)
     spacing = participation.spacing(n)
     if mechanism.forest is not None:
@@ -74,6 +113,15 @@ def sensitivity(
                 True,
                 "Toeplitz, falling coefficients",
             )
+    return None
+
+
+def _from_the_matrix(
+    mechanism: Mechanism, participation: Participation, n: int
+) -> Sensitivity:
+    """Returns the sensitivity of any mechanism; takes a moment for many rounds."""
+    most = participation.largest(n)
+    spacing = participation.spacing(n)
     encoder = (mechanism.encoder or mechanism.matrix)(n)
     if most == 1:
         norms = np.square(encoder).sum(axis=0)
