@@ -103,6 +103,17 @@ def test_another_plan_is_refused_by_name(made, tmp_path, changes, field):
     assert "another folder" in str(caught.value)
 
 
+def test_another_matrix_is_refused_wherever_it_differs(tmp_path):
+    """One that differs in a single entry, in the last row or before it."""
+    matrix = np.tril(np.full((16, 16), 0.25)) + np.eye(16)
+    train_until(tiny_runs.build(mechanism=noise.dense_from(matrix)), tmp_path, 3)
+    for row in (9, 15):
+        other = matrix.copy()
+        other[row, 4] += 0.01
+        with pytest.raises(loop.IdentityError, match="mechanism_fingerprint"):
+            train(tiny_runs.build(mechanism=noise.dense_from(other)), tmp_path)
+
+
 def test_a_finished_run_is_not_the_beginning_of_a_longer_one(made, tmp_path):
     train(made, tmp_path)
     with pytest.raises(loop.IdentityError, match="was 16, is now 64"):

@@ -107,6 +107,23 @@ def test_honaker_streams_its_decoder(n, completion):
 
 
 @EVERY
+def test_fingerprint_is_of_the_whole_matrix(mechanism):
+    n = rounds_of(mechanism)
+    found = mechanism.fingerprint(n)
+    assert len(found) == 8 and all(type(value) is float for value in found)
+    assert mechanism.fingerprint(n) == found
+    c = mechanism.matrix(n)
+    same = noise.dense_from(c).fingerprint(n)
+    if mechanism.decoder is None:
+        np.testing.assert_allclose(same, found, rtol=1e-12)
+    for row in range(n):
+        other = c.copy()
+        other[row, row // 2] += 1e-4
+        moved = noise.dense_from(other).fingerprint(n)
+        assert not np.isclose(moved, same, rtol=1e-9).any()
+
+
+@EVERY
 def test_empirical_covariance(mechanism):
     n, samples = rounds_of(mechanism), 60_000
     drawn = np.stack(stream(mechanism, np.zeros(samples)))

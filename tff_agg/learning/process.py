@@ -242,8 +242,8 @@ def _describe_plan(plan: Plan) -> JsonObject:
     facts: JsonObject = {name: getattr(plan, name, None) for name in names}
     facts["mechanism"] = plan.mechanism.name
     facts["mechanism_parameters"] = dict(plan.mechanism.parameters)
-    # A matrix of one's own has no parameters: its first rounds stand for it.
-    facts["mechanism_row"] = plan.mechanism.matrix(min(plan.rounds, 16))[-1].tolist()
+    # A matrix of one's own has no parameters.
+    facts["mechanism_fingerprint"] = plan.mechanism.fingerprint(plan.rounds)
     if (participation := getattr(plan, "participation", None)) is not None:
         facts["participation"] = participation.to_json()
     return facts
