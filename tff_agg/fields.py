@@ -5,6 +5,8 @@ field's default and description. Libraries see the finished object only.
 """
 
 import dataclasses
+import numbers
+import os
 import typing
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,12 +138,32 @@ def check(config: "DataclassInstance") -> None:
         value, hint = getattr(config, field.name), hints[field.name]
         if value is None and type(None) in typing.get_args(hint):
             continue
+        kind = next((k for k in _KINDS if hint in (k, k | None)), None)
+        if kind and not _is_a(value, kind):
+            raise ValueError(f"{field.name} must be {_KINDS[kind]}; got {value!r}")
         choices = field.metadata["choices"]
         if choices and value not in choices:
             raise ValueError(
                 f"{field.name} must be one of {', '.join(choices)}; got {value!r}"
             )
         least = field.metadata["at_least"]
-        numeric = hint in (int, float, int | None, float | None)
-        if numeric and not value >= least:
+        if kind in (int, float) and not value >= least:
             raise ValueError(f"{field.name} must be at least {least}; got {value!r}")
+
+
+# The types of fields, and what errors call them.
+_KINDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
+
+
+def _is_a(value: object, kind: type) -> bool:
+    """Returns whether a value may stand in a field of a kind."""
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if kind is str:
+        return isinstance(value, str | os.PathLike)
+    return isinstance(value, numbers.Integral if kind is int else numbers.Real)

@@ -167,7 +167,7 @@ def _parse(content: bytes, path: pathlib.Path) -> tuple[list[Entry], int]:
         try:
             entry = json.loads(content[begin:end])["entry"]
             good = _line(entry) == content[begin:end]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             good = False
         if not good:
             if end < len(content) or not entries:
@@ -183,22 +183,44 @@ def _parse(content: bytes, path: pathlib.Path) -> tuple[list[Entry], int]:
 
 
 def _history(entries: list[Entry], path: pathlib.Path) -> History:
-    if not entries or entries[0].get("kind") != "identity":
-        raise ResumeError(f"{path} is not the ledger of a run")
-    history = History(entries[0]["identity"])
-    for entry in entries[1:]:
-        _enter(history, entry)
+    number = 0
+    try:
+        if not entries or entries[0]["kind"] != "identity":
+            raise ResumeError(f"{path} is not the ledger of a run")
+        history = History(_object(entries[0]["identity"]))
+        for number, entry in enumerate(entries[1:], start=1):  # noqa: B007
+            _enter(history, entry)
+    except (KeyError, TypeError) as error:
+        raise ResumeError(
+            f"{path} is damaged in line {number + 1}: it lacks {error}, or that has "
+            "another type than this code writes"
+        ) from error
     if sorted(history.rounds) != list(range(len(history.rounds))):
         raise ResumeError(f"{path} is damaged: rounds are missing from it")
+    if 0 not in history.segments:
+        raise ResumeError(f"{path} is damaged: it lacks the surroundings of round 0")
     return history
 
 
 def _enter(history: History, entry: Entry) -> None:
     match entry["kind"]:
         case "segment":
-            history.segments[entry["from"]] = entry["surroundings"]
+            first = _whole(entry["from"])
+            history.segments[first] = _object(entry["surroundings"])
         case "round":
             record = {k: v for k, v in entry.items() if k != "kind"}
-            history.rounds[entry["round"]] = record
+            history.rounds[_whole(entry["round"])] = record
         case "told":
-            history.reported[entry["round"]] = entry["facts"]
+            history.reported[_whole(entry["round"])] = _object(entry["facts"])
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("a whole number")
+    return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("an object")
+    return value

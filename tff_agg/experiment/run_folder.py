@@ -10,6 +10,7 @@ from typing import Any
 from tff_agg import fields, files, privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import identity, ledger
+from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.task import Task
 
 
@@ -32,7 +33,7 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
     if path.exists():
         found = saved_config(folder)
         # As it would be written today: fields may have been added since.
-        saved = fields.values(task.Config.from_json(found), *fields.SETTINGS)
+        saved = fields.values(configuration(folder, task.Config), *fields.SETTINGS)
         saved["data_fingerprint"] = found.get("data_fingerprint")
         if lines := identity.differences(saved, wanted):
             raise ConfigChangedError(
@@ -120,11 +121,20 @@ def saved_config(folder: pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} is no run folder: it has no config.json")
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(saved, dict):
         raise ValueError(f"{path} is damaged: it holds no object")
     return saved
+
+
+def configuration(folder: pathlib.Path, config_class: type[RunConfig]) -> Any:
+    """Returns the configuration in a run folder's config.json."""
+    saved = saved_config(folder)
+    try:
+        return config_class.from_json(saved)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from error
 
 
 def environment() -> dict[str, str]:

@@ -64,7 +64,7 @@ def summary(task_class: type[Task], folder: pathlib.Path) -> Summary:
       ledger.ResumeError: So is the ledger.
     """
     saved = run_folder.saved_config(folder)
-    settings = task_class.Config.from_json(saved).to_json()
+    settings = run_folder.configuration(folder, task_class.Config).to_json()
     history = ledger.Ledger(folder).read()
     names = [metric.name for metric in task_class.metrics]
     validation, number = _scores(folder / "validation.csv", names)
@@ -144,8 +144,9 @@ def _epsilon(path: pathlib.Path) -> float | None:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["guarantee"]["epsilon"]
-    except (ValueError, KeyError, TypeError) as error:
+        epsilon = json.loads(path.read_text(encoding="utf-8"))["guarantee"]["epsilon"]
+        return None if epsilon is None else float(epsilon)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 
@@ -162,4 +163,7 @@ def _scores(path: pathlib.Path, names: Sequence[str]) -> tuple[dict[str, float],
     if not found:
         return {}, 0
     newest = found[-1]
-    return {n: float(newest[n]) for n in names if n in newest}, int(newest["round"])
+    try:
+        return {n: float(newest[n]) for n in names if n in newest}, int(newest["round"])
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error

@@ -48,7 +48,7 @@ class Run:
         """
         folder = pathlib.Path(folder)
         saved = run_folder.saved_config(folder)
-        config = task_class.Config.from_json(saved)
+        config = run_folder.configuration(folder, task_class.Config)
         if data:
             field = fields.data_field(task_class.Config)
             if field is None:
@@ -63,7 +63,7 @@ class Run:
         if known is not None and known != task.fingerprint:
             raise ValueError(
                 f"{folder} was trained on other data: their fingerprint was "
-                f"{known[:16]}, now it is {task.fingerprint[:16]}"
+                f"{str(known)[:16]}, now it is {task.fingerprint[:16]}"
             )
         return cls(folder, task, CheckpointStore(folder / "checkpoints"))
 

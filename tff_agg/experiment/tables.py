@@ -96,9 +96,12 @@ class RoundTable:
 
 def read_rows(path: str | os.PathLike) -> list[dict[str, str]]:
     """Returns the whole rows of a table; a last row without its line end is not."""
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    rows = list(csv.DictReader(io.StringIO(whole)))
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        rows = list(csv.DictReader(io.StringIO(whole)))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
     return [row for row in rows if None not in row.values() and None not in row]
 
 
