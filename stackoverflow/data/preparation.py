@@ -14,13 +14,12 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from stackoverflow.data import encode, store_manifest, votes, word_choice
 from stackoverflow.data.encode import Work
-from stackoverflow.data.process_pool import Item, Run, mapper
 from stackoverflow.data.sources import KINDS, SPLITS, TYPES, Source
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
@@ -28,6 +27,7 @@ from stackoverflow.data.vocabulary import Vocabulary
 from tff_agg import checkpoints, files
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy.selection import KeySelection
+from tff_agg.runtime.job_processes import Processes
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ _PART_SENTENCES = 1 << 18
 # A sentence in a file of text, about: for sources that do not know how many they have.
 _SENTENCE_BYTES = 64
 
+_Item = TypeVar("_Item")
 Progress = Callable[[str, int, int], None]
 #: What a store is made from and how, as JSON values.
 Settings: TypeAlias = dict[str, Any]
@@ -154,9 +155,9 @@ def prepare_store(
             word_choice.note_spent(folder, spent)
         work = _plan(folder, source, config)
         try:
-            with mapper(workers) as run:
+            with Processes(workers, _use_one_core) as crew:
                 vocabulary = _run_stages(
-                    source, work, vocab_size, selection, run, progress
+                    source, work, vocab_size, selection, crew, progress
                 )
         except ValueError:
             # The input is wrong. Once it is mended it is another input, and nothing of
@@ -264,19 +265,19 @@ def _run_stages(
     work: Work,
     vocab_size: int,
     selection: KeySelection | None,
-    run: Run,
+    crew: Processes,
     progress: Progress | None,
 ) -> Vocabulary:
     """Runs all stages up to the parts of the store."""
     report = progress or (lambda stage, done, total: None)
 
     def stage(
-        name: str, function: Callable[[Item], int], items: Iterable[Item], total: int
+        name: str, function: Callable[[_Item], int], items: Iterable[_Item], total: int
     ) -> int:
         done = 0
         report(name, 0, total)
-        for amount in run(function, items):
-            done += amount or 0
+        for ended in crew.spread(function, items):
+            done += ended.result() or 0
             report(name, done, total)
         return done
 
@@ -293,7 +294,7 @@ def _run_stages(
         if selection is not None:
             voted = functools.partial(_count_votes, cap=selection.cap, work=work)
             stage("count votes", voted, range(work.buckets), work.buckets)
-        chosen = word_choice.choose(work, vocab_size, selection, run)
+        chosen = word_choice.choose(work, vocab_size, selection, crew)
         encode.write_json(file, chosen)
     vocabulary = Vocabulary(tuple(encode.read_json(file)["words"]))
 
@@ -311,6 +312,11 @@ def _run_stages(
         read,
     )
     return vocabulary
+
+
+def _use_one_core() -> None:
+    """Readies a process: there are as many as cores."""
+    pa.set_cpu_count(1)
 
 
 def _encode(shard: int, source: Source, work: Work) -> int:

@@ -12,11 +12,11 @@ import numpy as np
 
 from stackoverflow.data import encode, store_manifest, votes
 from stackoverflow.data.encode import Work
-from stackoverflow.data.process_pool import Run
 from stackoverflow.data.vocabulary import private_top_words, top_words
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy.releases import Release
 from tff_agg.privacy.selection import KeySelection
+from tff_agg.runtime.job_processes import Processes
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _SPENT = "spent.json"
 
 
 def choose(
-    work: Work, vocab_size: int, selection: KeySelection | None, run: Run
+    work: Work, vocab_size: int, selection: KeySelection | None, crew: Processes
 ) -> JsonObject:
     """Returns the words and, if they were chosen with noise, what that has spent.
 
@@ -35,11 +35,11 @@ def choose(
       work: The preparation, with all pieces and, for a selection, all votes.
       vocab_size: The most words to choose.
       selection: How to choose with noise; None counts occurrences as they are.
-      run: Maps a function over items, in several processes if need be.
+      crew: The processes that do it.
     """
     if selection is None:
-        return _plain_words(work, vocab_size, run)
-    return _private_words(work, vocab_size, selection, run)
+        return _plain_words(work, vocab_size, crew)
+    return _private_words(work, vocab_size, selection, crew)
 
 
 def spent_before(folder: str, out: str) -> Release | None:
@@ -80,10 +80,10 @@ def _together(releases: list[Release]) -> Release:
     )
 
 
-def _plain_words(work: Work, vocab_size: int, run: Run) -> JsonObject:
+def _plain_words(work: Work, vocab_size: int, crew: Processes) -> JsonObject:
     """Chooses the most frequent words of the train split, as they are."""
     pieces = [work.path("pieces", f"{p}.words.arrow") for p in work.pieces()]
-    counts = _merged_counts(pieces, work, run)
+    counts = _merged_counts(pieces, work, crew)
     words, distinct = top_words(
         [encode.iterate_counts(path) for path in counts], vocab_size
     )
@@ -101,7 +101,7 @@ def _plain_words(work: Work, vocab_size: int, run: Run) -> JsonObject:
 
 
 def _private_words(
-    work: Work, vocab_size: int, selection: KeySelection, run: Run
+    work: Work, vocab_size: int, selection: KeySelection, crew: Processes
 ) -> JsonObject:
     """Chooses words by the noisy votes of train users.
 
@@ -109,7 +109,7 @@ def _private_words(
     was killed before has shown nobody anything.
     """
     parts = [votes.votes_path(bucket, work) for bucket in range(work.buckets)]
-    counts = _merged_counts(parts, work, run)
+    counts = _merged_counts(parts, work, crew)
     words, passed = private_top_words(
         [encode.iterate_counts(path) for path in counts],
         vocab_size,
@@ -137,7 +137,7 @@ def _private_words(
     return {"words": words, "release": _together(releases).to_json()}
 
 
-def _merged_counts(paths: list[str], work: Work, run: Run) -> list[str]:
+def _merged_counts(paths: list[str], work: Work, crew: Processes) -> list[str]:
     """Merges files of word counts in groups; returns the merged files."""
     groups: list[list[str]] = []
     room = 0
@@ -148,8 +148,8 @@ def _merged_counts(paths: list[str], work: Work, run: Run) -> list[str]:
         groups[-1].append(path)
         room -= os.path.getsize(path)
     merged = [work.path("counts", f"{i:06d}.arrow") for i in range(len(groups))]
-    for _ in run(_merge, list(zip(groups, merged, strict=True))):
-        pass
+    for ended in crew.spread(_merge, zip(groups, merged, strict=True)):
+        ended.result()
     return merged
 
 

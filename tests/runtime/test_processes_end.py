@@ -34,7 +34,7 @@ def killed(program: str, *arguments: str) -> list[int]:
 
 POOL = """
 import os, signal, sys, psutil
-from stackoverflow.data import process_pool
+from tff_agg.runtime.spread import spread
 
 def die():
     family = psutil.Process().children(recursive=True)
@@ -45,10 +45,9 @@ def items():
     yield from range(int(sys.argv[1]))
     die()
 
-with process_pool.mapper(2) as run:
-    for done in run(abs, items()):
-        if len(sys.argv) > 2:
-            die()
+for done in spread(abs, items(), processes=2):
+    if len(sys.argv) > 2:
+        die()
 """
 
 

@@ -30,6 +30,7 @@ from tests.runtime.test_runtimes import (  # noqa: F401
 from tff_agg import averaging, noise, privacy, runtime
 from tff_agg.learning import process
 from tff_agg.runtime import jobs, lane_times, ray_session
+from tff_agg.runtime.spread import spread
 
 LANES = 2
 CLIENTS = 5
@@ -427,7 +428,9 @@ def test_jobs_run_on_the_cluster(capfd):
         return os.getpid(), number // 2
 
     context = ray_session.RaySession(cpus=2, object_store_bytes=STORE)
-    ended = sorted(jobs.spread(half, [8, 3, 4], address="auto", cpus_per_job=0))
+    ended = sorted(
+        spread(half, [8, 3, 4], address="auto", cpus_per_job=0, set_up=lambda: None)
+    )
     context.close()
     assert capfd.readouterr() == ("", "")
     assert [e.position for e in ended] == [0, 1, 2]
