@@ -26,7 +26,7 @@ from absl import flags
 
 from pcvr.task import Pcvr, PcvrConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, figures, flag_fields, loop, process_cache
+from tff_agg.experiment import binaries, figures, flag_fields, process_cache, read_ahead
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.recycling import inference
 
@@ -124,7 +124,7 @@ class Study:
         """Runs the library's trainer in memory, without a run folder."""
         process = self._cache.process(task, task.build_plan())
         assert isinstance(process, DPSGDProcess)
-        read = loop.bound(task.reader(task.build_sampler()), process)
+        read = read_ahead.bound(task.reader(task.build_sampler()), process)
         state = task.first_state(process)
         evaluate = task.evaluator()
         heldout, sample = (task.fixed_sample(s, EXAMPLES) for s in ("heldout", split))

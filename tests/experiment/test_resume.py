@@ -69,7 +69,7 @@ def test_interrupted_between_rounds(
         run,
         monkeypatch,
         checkpoints.CheckpointStore,
-        "save",
+        "commit",
         save,
         config,
         tmp_path / "run",
@@ -85,7 +85,9 @@ def test_groups_of_users_resume_alike(
     run, monkeypatch, tmp_path, make_task, unbroken, group_users
 ):
     config, folder = make_task(group_users=group_users), tmp_path / "run"
-    run_until(run, monkeypatch, checkpoints.CheckpointStore, "save", 4, config, folder)
+    run_until(
+        run, monkeypatch, checkpoints.CheckpointStore, "commit", 4, config, folder
+    )
     with pytest.raises(
         run_folder.ConfigChangedError,
         match=rf"group_users: was {group_users}, is now 2",
@@ -133,7 +135,7 @@ def test_a_damaged_state_is_named_and_the_one_before_it_used(
 ):
     config = make_task()
     folder = tmp_path / "run"
-    run_until(run, monkeypatch, SAVES, "save", 6, config, folder)
+    run_until(run, monkeypatch, SAVES, "commit", 6, config, folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
     latest = store.rounds("state")[-1]
     assert store.rounds("state") == [3, 4]
@@ -190,7 +192,7 @@ def test_averager_and_shift_resume_alike(
         run,
         monkeypatch,
         checkpoints.CheckpointStore,
-        "save",
+        "commit",
         4,
         config,
         tmp_path / "run",

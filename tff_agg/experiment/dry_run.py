@@ -13,7 +13,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tff_agg import privacy
-from tff_agg.experiment import loop, needs, process_cache, recording, run_folder
+from tff_agg.experiment import (
+    loop,
+    needs,
+    process_cache,
+    read_ahead,
+    recording,
+    run_folder,
+)
 from tff_agg.experiment.task import Task
 
 
@@ -122,7 +129,7 @@ def _time_rounds(
 ) -> tuple[float, float]:
     """Returns the seconds of a first round and of one after it."""
     state = task.first_state(process)
-    read = loop.bound(task.reader(members), process)
+    read = read_ahead.bound(task.reader(members), process)
     seconds = []
     for number in (0, min(1, members.rounds - 1)):
         begin = clock()

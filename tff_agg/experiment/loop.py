@@ -20,6 +20,7 @@ from tff_agg import checkpoints
 from tff_agg.aliases import Json, JsonObject, Structure, Weights
 from tff_agg.checkpoints.encoding import Prepared
 from tff_agg.experiment import identity as identities
+from tff_agg.experiment import read_ahead
 from tff_agg.experiment.ledger import Entry, History, Ledger, ResumeError
 from tff_agg.experiment.resume import (
     IdentityError,
@@ -164,7 +165,8 @@ def train(
       folder: The run's folder, where its ledger is.
       rounds: Go on until so many rounds are done; at most the plan's.
       cohort: The clients of round t = 0, 1, …: a pure function of t; where the process
-        has a `sampling_seed`, of t and that secret.
+        has a `sampling_seed`, of t and that secret. The next round's are read while
+        one is computed, in another thread.
       store: Where the checkpoints are; the run goes on from the newest whole state.
       weight_names: What to call the trainable weights in checkpoints, in their order;
         by default their places in the model's structure.
@@ -187,7 +189,6 @@ def train(
     from tff_agg import runtime
 
     parts = _parts_of_state(process)
-    read = bound(cohort, process)
     facts = identity.facts(process)
     planned = _planned_rounds(facts, rounds)
     if surroundings is None:
@@ -210,50 +211,38 @@ def train(
     unreported = done == history.last and done not in history.reported
     if on_round is not None and done > 0 and unreported:
         book.add_reported(done, on_round(_stored_report(history.rounds[done], store)))
-    while done < rounds:
-        start = time.monotonic()
-        clients = read(done, state)
-        known = history.rounds.get(done + 1)
-        record = {
-            "round": done + 1,
-            "cohort": identities.ids_digest(clients.client_ids),
-            "data": _digest_or_reason(clients.digest),
-        }
-        refuse_other(known, record)
-        with (
-            runtime.naming(round=done, client_ids=clients.client_ids),
-            runtime.balancing_lanes(clients.costs),
-        ):
-            output = process.next(state, list(clients.data))
-        state = output.state
-        done += 1
-        if done == planned:
-            state = parts.without_noise(state)
-        saving = _prepare(store, process, state, weight_names)
-        metrics = _numbers(output.metrics) | dict(clients.facts)
-        record |= {"released": saving.released, "metrics": metrics}
-        refuse_other(known, record)
-        seconds = time.monotonic() - start
-        record["seconds"] = round(seconds, 4)
-        _commit(store, book, history, saving, known or record)
-        _drop_old_states(store, last=done == planned)
-        if on_round is not None and done not in history.reported:
-            report = Report(done, metrics, *saving.weights, seconds)
-            book.add_reported(done, on_round(report))
+    with read_ahead.ReadAhead(read_ahead.bound(cohort, process), rounds) as clients_of:
+        while done < rounds:
+            start = time.monotonic()
+            clients = clients_of(done, state)
+            known = history.rounds.get(done + 1)
+            record = {
+                "round": done + 1,
+                "cohort": identities.ids_digest(clients.client_ids),
+                "data": _digest_or_reason(clients.digest),
+            }
+            refuse_other(known, record)
+            with (
+                runtime.naming(round=done, client_ids=clients.client_ids),
+                runtime.balancing_lanes(clients.costs),
+            ):
+                output = process.next(state, list(clients.data))
+            state = output.state
+            done += 1
+            if done == planned:
+                state = parts.without_noise(state)
+            saving = _prepare(store, process, state, weight_names)
+            metrics = _numbers(output.metrics) | dict(clients.facts)
+            record |= {"released": saving.released, "metrics": metrics}
+            refuse_other(known, record)
+            seconds = time.monotonic() - start
+            record["seconds"] = round(seconds, 4)
+            _commit(store, book, history, saving, known or record)
+            _drop_old_states(store, last=done == planned)
+            if on_round is not None and done not in history.reported:
+                report = Report(done, metrics, *saving.weights, seconds)
+                book.add_reported(done, on_round(report))
     return state
-
-
-def bound(
-    cohort: Callable[..., Cohort], process: Process
-) -> Callable[[int, Structure], Cohort]:
-    """Returns the clients of a round by its number and the state before it.
-
-    Where batches are drawn with a secret, the secret is in the state.
-    """
-    seed_of = getattr(process, "sampling_seed", None)
-    if seed_of is None:
-        return lambda number, state: cohort(number)
-    return lambda number, state: cohort(number, seed_of(state))
 
 
 def _parts_of_state(process: Any) -> StateParts:

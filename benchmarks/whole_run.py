@@ -1,0 +1,300 @@
+"""Where the time of a whole run goes: clients' work, and everything around it.
+
+    python -m benchmarks.whole_run --pfl_python=…/bin/python
+
+Trains runs of the driver `train` on made-up users, with a small, a middle and a big
+next-word model, and shows the share of the wall clock that each part takes where the
+training loop waits for it. The first round, which compiles, does not count. With a
+Python that has pfl-research, its loop trains the same model on the same users for as
+many rounds, with its own checkpoint after each.
+
+| part | what the loop waits for |
+|---|---|
+| clients' work | the lanes, from a round's first client to its last |
+| server | the rest of a round's computation: noise, the step |
+| cohort | the round's clients, as far as they were not read ahead |
+| saving | digests, checkpoints, the ledger |
+| ε | the ε of the rounds so far |
+| reporting | tables, event files, validation |
+| rest | all else |
+"""
+
+import collections
+import contextlib
+import functools
+import json
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+from absl import app
+
+from benchmarks import own_flags, turns
+
+# Flags of its own: tests import this module beside others that have some.
+_FLAGS = own_flags.OwnFlags()
+_MODELS = _FLAGS.list("models", ["small", "middle", "big"], "What to run.")
+_ROUNDS = _FLAGS.integer("rounds", 200, "Rounds of a run.", 2)
+_COHORT = _FLAGS.integer("clients_per_round", 100, "Users per round.", 1)
+_USERS = _FLAGS.integer("users", 2000, "Users there are.", 1)
+_PFL = _FLAGS.string("pfl_python", None, "Python with pfl-research; none: skip.")
+_OUT = _FLAGS.string("out", "results/whole_run", "Folder for JSON.")
+_ONE = _FLAGS.string("one", None, "One model alone, in this process; for itself.")
+
+
+class Sizes(NamedTuple):
+    """The width of the embedding and the units of the LSTM."""
+
+    embedding: int
+    lstm: int
+
+
+MODELS = {"small": Sizes(24, 48), "middle": Sizes(64, 256), "big": Sizes(96, 670)}
+PARTS = ("clients' work", "server", "cohort", "saving", "ε", "reporting", "rest")
+_WORDS = 500
+
+
+class Clock:
+    """Gives the wall clock to the innermost part that is under way."""
+
+    def __init__(self) -> None:
+        """Begins in no part."""
+        self.seconds: dict[str, float] = collections.defaultdict(float)
+        self._parts = ["rest"]
+        self._since = time.perf_counter()
+
+    def _turn(self) -> None:
+        now = time.perf_counter()
+        self.seconds[self._parts[-1]] += now - self._since
+        self._since = now
+
+    def restart(self) -> None:
+        """Forgets what was."""
+        self._turn()
+        self.seconds.clear()
+
+    def stop(self) -> None:
+        """Gives the time until now to its part."""
+        self._turn()
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Counts what is inside as a part."""
+        self._turn()
+        self._parts.append(name)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._parts.pop()
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Gives seconds of one part to another."""
+        self.seconds[source] -= seconds
+        self.seconds[target] += seconds
+
+    def timed(self, name: str, function: Callable) -> Callable:
+        """Returns a function whose calls count as a part."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            with self.part(name):
+                return function(*arguments, **named)
+
+        return call
+
+
+class AtWork:
+    """From when to when lanes were at work on clients; a runtime's `on_client`."""
+
+    def __init__(self) -> None:
+        """Has seen no client."""
+        self._spans: list[tuple[float, float]] = []
+
+    def __call__(self, run: Any) -> None:
+        """Notes a client, in any lane's thread."""
+        now = time.perf_counter()
+        self._spans.append((now - run.seconds, now))
+
+    def take(self) -> float:
+        """Returns the seconds from the first client's start to the last one's end."""
+        spans, self._spans = self._spans, []
+        if not spans:
+            return 0.0
+        return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+class _TimedProcess:
+    """A process whose rounds are timed."""
+
+    def __init__(self, process: Any, clock: Clock, at_work: AtWork):
+        self._process, self._clock, self._at_work = process, clock, at_work
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+    def next(self, *arguments: Any) -> Any:
+        with self._clock.part("server"):
+            output = self._process.next(*arguments)
+        self._clock.move(self._at_work.take(), "server", "clients' work")
+        return output
+
+
+def shares(task: Any, folder: pathlib.Path) -> dict[str, float]:
+    """Trains a run and returns the seconds of each part, the first round left out."""
+    from tff_agg.checkpoints import CheckpointStore
+    from tff_agg.experiment import ledger, process_cache, read_ahead, recording
+    from tff_agg.experiment.drivers import train
+
+    clock, at_work = Clock(), AtWork()
+
+    class Cache(process_cache.ProcessCache):
+        def process(self, *arguments: Any) -> Any:
+            return _TimedProcess(super().process(*arguments), clock, at_work)
+
+    class SecondRoundOn(recording.Observer):
+        def on_round(self, done: int, facts: dict[str, float]) -> None:
+            if done == 1:
+                clock.restart()
+            if done == task.config.rounds:
+                clock.stop()
+                seconds.update(clock.seconds)
+
+    seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    with contextlib.ExitStack() as stack:
+        for owner, name, part in (
+            (read_ahead.ReadAhead, "__call__", "cohort"),
+            (CheckpointStore, "prepare", "saving"),
+            (CheckpointStore, "commit", "saving"),
+            (CheckpointStore, "discard", "saving"),
+            (ledger.Ledger, "_append", "saving"),
+            (recording.Recorder, "record", "reporting"),
+            (recording.Recorder, "_spent", "ε"),
+        ):
+            timed = clock.timed(part, getattr(owner, name))
+            stack.enter_context(mock.patch.object(owner, name, timed))
+        cache = stack.enter_context(contextlib.closing(Cache(at_work)))
+        train.run(task, folder, SecondRoundOn(), cache=cache)
+    return seconds
+
+
+def config_of(model: str, store: str) -> Any:
+    """Returns the configuration of a run."""
+    from benchmarks.peers import workload
+    from stackoverflow.task import StackOverflowConfig
+
+    sizes = MODELS[model]
+    return StackOverflowConfig(
+        store=store,
+        rounds=_ROUNDS.value,
+        clients_per_round=_COHORT.value,
+        # Users come again as soon as all others have come.
+        min_separation=max(_USERS.value * 4 // 5 // _COHORT.value, 1),
+        mechanism="banded",
+        noise_multiplier=workload.NOISE_MULTIPLIER,
+        clip_norm=workload.CLIP_NORM,
+        client_learning_rate=workload.CLIENT_RATE,
+        server_learning_rate=1.0,
+        server_momentum=0.9,
+        averager="uta",
+        max_sentences=8,
+        embedding_size=sizes.embedding,
+        lstm_size=sizes.lstm,
+        validation_examples=1000,
+        test_examples=0,
+    )
+
+
+def write_clients(task: Any, path: pathlib.Path) -> None:
+    """Writes the users' rows and the model's sizes for another system."""
+    import numpy as np
+
+    rows = [task.client(user, "all", 0).arrays[0] for user in task.users()]
+    sizes = {
+        "ids": task.sizes.num_ids,
+        "width": task.sizes.embedding_size,
+        "units": task.sizes.lstm_size,
+        "steps": task.sizes.max_tokens,
+        "batch": task.config.batch_size,
+    }
+    ends = np.cumsum([len(r) for r in rows])
+    np.savez(path, rows=np.concatenate(rows), ends=ends, sizes=json.dumps(sizes))
+
+
+def _one(model: str, folder: pathlib.Path) -> None:
+    """Runs one model in this process; prints JSON."""
+    from stackoverflow.data import prepared
+    from stackoverflow.task import StackOverflow
+    from tff_agg import runtime
+
+    runtime.configure_threads()
+    runtime.keep_memory()
+    store = prepared.ensure_store(
+        "synthetic", None, folder.parent, users=_USERS.value, words=_WORDS, workers=1
+    )
+    task = StackOverflow(config_of(model, store))
+    write_clients(task, folder.parent / f"{model}.npz")
+    found = {"parameters": task.num_parameters, "seconds": shares(task, folder)}
+    print(json.dumps(found), flush=True)
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1 + bool(_ONE.value):
+        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+    if unknown := set(_MODELS.value) - MODELS.keys():
+        raise app.UsageError(f"--models: no {unknown}; there are {list(MODELS)}")
+    if _ONE.value:
+        _one(_ONE.value, pathlib.Path(argv[1]))
+        return
+    if _PFL.value and not pathlib.Path(_PFL.value).is_file():
+        raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
+    if not _PFL.value:
+        print("skipped pfl-research: --pfl_python is not given", flush=True)
+    sizes = {
+        "rounds": _ROUNDS.value,
+        "clients_per_round": _COHORT.value,
+        "users": _USERS.value,
+    }
+    words = [f"--{name}={value}" for name, value in sizes.items()]
+    found: dict[str, Any] = {}
+    for model in _MODELS.value:
+        with tempfile.TemporaryDirectory() as temporary:
+            ours = [sys.executable, "-m", "benchmarks.whole_run", *words]
+            folder = pathlib.Path(temporary) / model
+            found[model] = turns.run(
+                [*ours, f"--one={model}", str(folder)], onednn=True
+            )
+            if _PFL.value:
+                peer = [str(pathlib.Path(_PFL.value).absolute())]
+                peer += ["-m", "benchmarks.peers.pfl_run"]
+                peer += [f"--clients={folder}.npz", f"--folder={folder}-pfl"]
+                peer += [f"--rounds={_ROUNDS.value}", f"--cohort={_COHORT.value}"]
+                found[model]["pfl"] = turns.run(peer)["seconds"]
+        _show(model, found[model])
+    out = pathlib.Path(_OUT.value)
+    out.mkdir(parents=True, exist_ok=True)
+    result = {**turns.circumstances(), **sizes, "models": found}
+    (out / "whole_run.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _show(model: str, found: dict[str, Any]) -> None:
+    """Prints the parts of a run, and how it compares."""
+    seconds, rounds = found["seconds"], _ROUNDS.value - 1
+    total = sum(seconds.values())
+    print(f"\n{model}: {found['parameters']:,} parameters, {rounds} rounds")
+    for part in PARTS:
+        share = seconds[part] / total
+        print(f"  {part:14}{seconds[part] / rounds * 1e3:10.2f} ms a round{share:8.1%}")
+    print(f"  {'all':14}{total / rounds * 1e3:10.2f} ms a round, {total:.1f} s")
+    if "pfl" in found:
+        peer = found["pfl"]
+        print(f"  pfl-research  {peer / rounds * 1e3:10.2f} ms a round, {peer:.1f} s")
+        print(f"  {model}: pfl-research takes {peer / total:.2f} times as long")
+
+
+if __name__ == "__main__":
+    _FLAGS.run(main)

@@ -1,0 +1,113 @@
+"""The next round's clients are read while this one is computed."""
+
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from tff_agg import checkpoints
+from tff_agg.experiment import identity, ledger, loop
+
+ROUNDS = 5
+NOT_CHECKED = identity.NotChecked("for this test")
+
+
+class Process:
+    """Adds the clients' numbers to a state of one number."""
+
+    description = "sums"  # what an identity asks for
+    seed = 7
+
+    def __init__(self, before=lambda number: None):
+        self.before = before
+
+    def initialize(self):
+        return {"sum": np.zeros(1), "round": np.array(0)}
+
+    def next(self, state, data):
+        number = int(state["round"])
+        self.before(number)
+        state = {"sum": state["sum"] + sum(data), "round": np.array(number + 1)}
+        return types.SimpleNamespace(state=state, metrics={"sum": state["sum"][0]})
+
+    def iterate(self, state):
+        return {"sum": state["sum"]}
+
+    aggregate = iterate
+
+    def without_noise(self, state):
+        return state
+
+    def sampling_seed(self, state):
+        return self.seed
+
+
+def cohort(number, seed=None):
+    return loop.Cohort([f"client {number}"], [np.array([10.0**number])], NOT_CHECKED)
+
+
+def train(folder, process, read=cohort, **options):
+    return loop.train(
+        process,
+        identity=identity.Identity(
+            sampler=NOT_CHECKED, data=NOT_CHECKED, model="a sum", process={}
+        ),
+        folder=folder,
+        rounds=ROUNDS,
+        cohort=read,
+        store=checkpoints.CheckpointStore(folder / "checkpoints"),
+        surroundings={},
+        **options,
+    )
+
+
+def of_thread():
+    return [t for t in threading.enumerate() if t.name.startswith("read-ahead")]
+
+
+def test_a_round_is_computed_while_the_next_ones_clients_are_read(tmp_path):
+    begun = [threading.Event() for _ in range(ROUNDS)]
+    seeds = []
+
+    def read(number, seed):
+        seeds.append(seed)
+        begun[number].set()
+        return cohort(number)
+
+    def wait_for_the_next(number):
+        if number + 1 < ROUNDS:
+            assert begun[number + 1].wait(20), "nobody reads them"
+
+    state = train(tmp_path, Process(wait_for_the_next), read)
+    assert state["sum"] == 11111.0
+    assert seeds == [7] * ROUNDS, "each round's once, and none after the last"
+    assert not of_thread()
+
+
+def test_clients_that_cannot_be_read_do_not_take_the_round_before_along(tmp_path):
+    def read(number, seed):
+        if number == 3:
+            raise OSError("the disk is gone")
+        return cohort(number)
+
+    reported = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        train(tmp_path, Process(), read, on_round=lambda r: reported.append(r.round))
+    assert reported == [1, 2, 3]
+    assert ledger.Ledger(tmp_path).read().last == 3
+    assert not of_thread()
+    assert train(tmp_path, Process())["sum"] == 11111.0
+
+
+def test_an_interrupted_round_leaves_no_thread_and_no_trace_of_the_next(tmp_path):
+    def interrupted(number):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, Process(interrupted))
+    assert not of_thread()
+    history = ledger.Ledger(tmp_path).read()
+    assert history.last == 2
+    assert train(tmp_path, Process())["sum"] == 11111.0
