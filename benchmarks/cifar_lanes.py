@@ -19,7 +19,7 @@ import numpy as np
 
 from cifar.task import Cifar, CifarConfig
 from tff_agg import files
-from tff_agg.experiment import recording
+from tff_agg.experiment.run import recording
 from tff_agg.learning.lockstep import Lane, Lockstep
 from tff_agg.recycling import inference
 

@@ -69,8 +69,8 @@ def _train(config: Any, folder: pathlib.Path, ready: int, begin_only: bool) -> N
     """
     from stackoverflow.task import StackOverflow
     from tff_agg import runtime
-    from tff_agg.experiment import recording
     from tff_agg.experiment.drivers import train
+    from tff_agg.experiment.run import recording
 
     runtime.configure_threads()
 
@@ -147,7 +147,7 @@ class Child:
 
 def _where(folder: pathlib.Path) -> str:
     """Says what a stopped run was doing, from what lies in its folder."""
-    from tff_agg.experiment import ledger
+    from tff_agg.experiment.run import ledger
 
     store = folder / "checkpoints"
     for part in ("blobs", "manifests"):
@@ -172,7 +172,7 @@ def contents(folder: pathlib.Path) -> dict[Any, Any]:
     import tree
 
     from tff_agg import checkpoints
-    from tff_agg.experiment import ledger
+    from tff_agg.experiment.run import ledger
 
     found: dict[Any, Any] = {n: (folder / n).read_bytes() for n in _TABLES}
     for path in (folder / "checkpoints").rglob("*"):

@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
 
     from stackoverflow.model import next_word
     from tff_agg import averaging, checkpoints, noise, privacy, runtime
-    from tff_agg.experiment import loop
+    from tff_agg.experiment.run import loop
     from tff_agg.learning import process
 
     runtime.configure_threads()

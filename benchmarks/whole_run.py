@@ -147,8 +147,9 @@ class _TimedProcess:
 def shares(task: Any, folder: pathlib.Path) -> dict[str, float]:
     """Trains a run and returns the seconds of each part, the first round left out."""
     from tff_agg.checkpoints import CheckpointStore
-    from tff_agg.experiment import ledger, process_cache, read_ahead, recording
+    from tff_agg.experiment import process_cache
     from tff_agg.experiment.drivers import train
+    from tff_agg.experiment.run import ledger, read_ahead, recording
 
     clock, at_work = Clock(), AtWork()
 

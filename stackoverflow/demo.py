@@ -80,7 +80,8 @@ def run_jobs(
     config: DemoConfig, store: str, jobs: list[Job], *, quiet: bool = False
 ) -> tuple[dict[Job, dict[bool, Curve]], Plan | None]:
     """Trains and judges runs; returns what they have come to, and a plan."""
-    from tff_agg.experiment import process_cache, recording, terminal
+    from tff_agg.experiment import process_cache, terminal
+    from tff_agg.experiment.run import recording
 
     found = {}
     plan: Plan | None = None

@@ -14,7 +14,7 @@ from tff_agg.privacy import Plan
 
 if TYPE_CHECKING:
     from tff_agg.experiment.process_cache import ProcessCache
-    from tff_agg.experiment.recording import Observer
+    from tff_agg.experiment.run.recording import Observer
 
 PERIOD = 100
 # UTA_inf averages over one period of the shift: each phase counts the same.
@@ -243,7 +243,7 @@ def run_one(
 def judge(task: StackOverflow, folder: str | os.PathLike) -> dict[bool, Curve]:
     """Scores what a finished run broadcast, and the means of its checkpoints."""
     from tff_agg import averaging, checkpoints
-    from tff_agg.experiment import recording, tables
+    from tff_agg.experiment.run import recording, tables
 
     config, folder = task.config, pathlib.Path(folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")

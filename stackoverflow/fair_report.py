@@ -18,13 +18,8 @@ from stackoverflow.fair import (
 from stackoverflow.paper_tables import ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg import files
-from tff_agg.experiment import (
-    figures,
-    in_memory,
-    result_tables,
-    run_folder,
-    seed_statistics,
-)
+from tff_agg.experiment import figures, in_memory, result_tables, seed_statistics
+from tff_agg.experiment.run import run_folder
 
 _LABELS = ("arm", "noise", "clip", "rate")
 _VERDICTS = {True: "yes", False: "no", None: "too few seeds"}

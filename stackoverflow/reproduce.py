@@ -30,7 +30,8 @@ from absl import flags
 from stackoverflow import fair, paper_tables, table_jobs
 from stackoverflow.paper_tables import FAIR, SCALES, TRAININGS, ReproduceConfig, Run
 from stackoverflow.task import StackOverflow
-from tff_agg.experiment import binaries, flag_fields, ledger
+from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment.run import ledger
 
 
 def with_store(config: ReproduceConfig) -> ReproduceConfig:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import fuzzing
-from tff_agg.experiment import ledger, run_folder, run_list, tables
+from tff_agg.experiment import run_list
 from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.run import ledger, run_folder, tables
 from tff_agg.experiment.task import Task
 from tff_agg.recycling.metrics import Metric
 

@@ -9,7 +9,7 @@ from stackoverflow import demo, demo_runs
 from stackoverflow.demo_runs import BASELINE, Curve, DemoConfig, Job
 from tests import tiny_stores
 from tff_agg import checkpoints
-from tff_agg.experiment import tables
+from tff_agg.experiment.run import tables
 
 
 def results(gains):

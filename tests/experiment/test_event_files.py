@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
-from tff_agg.experiment import event_files
+from tff_agg.experiment.run import event_files
 
 
 def scalars(folder):

@@ -7,9 +7,9 @@ import pytest
 
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
-from tff_agg.experiment import tables
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.drivers import train
+from tff_agg.experiment.run import tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "files.md").read_text()

@@ -11,8 +11,9 @@ from matplotlib import image
 
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
-from tff_agg.experiment import html_page, tables
+from tff_agg.experiment import html_page
 from tff_agg.experiment.drivers import report, train
+from tff_agg.experiment.run import tables
 from tff_agg.recycling import inference
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")

@@ -10,7 +10,7 @@ import pytest
 from tests.experiment import tiny_runs
 from tests.experiment.tiny_runs import train, train_until
 from tff_agg import averaging, noise, runtime
-from tff_agg.experiment import identity, ledger, loop
+from tff_agg.experiment.run import identity, ledger, loop
 
 NOT_CHECKED = identity.NotChecked("for this test")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tff_agg import checkpoints
-from tff_agg.experiment import identity, ledger, loop
+from tff_agg.experiment.run import identity, ledger, loop
 
 ROUNDS = 5
 NOT_CHECKED = identity.NotChecked("for this test")

@@ -15,8 +15,8 @@ from pds import sampler
 from stackoverflow.data import token_store
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment import loop, recording, run_folder, tables
 from tff_agg.experiment.drivers import train as training
+from tff_agg.experiment.run import loop, recording, run_folder, tables
 
 
 class Stopped(BaseException):

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from tests import tiny_stores
-from tff_agg.experiment import tables, terminal
+from tff_agg.experiment import terminal
 from tff_agg.experiment.drivers import train
+from tff_agg.experiment.run import tables
 from tff_agg.privacy import KeySelection
 
 SELECTION = KeySelection(cap=20, noise_multiplier=2.0, delta=1e-7)

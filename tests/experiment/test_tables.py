@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_agg.experiment import tables
+from tff_agg.experiment.run import tables
 
 
 @pytest.fixture

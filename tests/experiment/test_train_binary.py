@@ -10,8 +10,8 @@ from tests import forked
 from tests.experiment.run_contents import contents
 from tests.experiment.train_binary import KILLED, flags, run_forked
 from tests.runtime.process_ends import assert_all_end
-from tff_agg.experiment import tables
-from tff_agg.experiment.ledger import Ledger
+from tff_agg.experiment.run import tables
+from tff_agg.experiment.run.ledger import Ledger
 from tff_agg.runtime.lanes import usable_cores
 
 

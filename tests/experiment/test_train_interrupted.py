@@ -11,7 +11,7 @@ from tests import forked
 from tests.experiment.run_contents import contents
 from tests.experiment.train_binary import KILLED, ROOT, flags, run_forked
 from tests.runtime.process_ends import assert_all_end
-from tff_agg.experiment.ledger import Ledger
+from tff_agg.experiment.run.ledger import Ledger
 
 # The binary as it is, with a client that sends a signal and waits until it arrives.
 PROGRAM = """

@@ -8,8 +8,8 @@ import tensorflow_federated as tff
 import tree
 
 from tff_agg import averaging, checkpoints, digests, noise, privacy
-from tff_agg.experiment import identity as identities
-from tff_agg.experiment import loop
+from tff_agg.experiment.run import identity as identities
+from tff_agg.experiment.run import loop
 from tff_agg.learning import process, trainers
 
 WIDTH = 300

@@ -15,8 +15,9 @@ from pcvr import auc
 from pcvr.task import Pcvr, PcvrConfig
 from tests import forked
 from tests.experiment.run_contents import contents
-from tff_agg.experiment import flag_fields, ledger, process_cache
+from tff_agg.experiment import flag_fields, process_cache
 from tff_agg.experiment.drivers import train
+from tff_agg.experiment.run import ledger
 from tff_agg.experiment.runs import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

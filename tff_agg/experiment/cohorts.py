@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pds import sampler, schedule
 from tff_agg import digests
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import loop
 from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.run import loop
 from tff_agg.experiment.task import Client, Task
 from tff_agg.learning import grouping
 from tff_agg.runtime import LaneData, disclosure, lane_facts

@@ -13,14 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tff_agg import privacy
-from tff_agg.experiment import (
-    loop,
-    needs,
-    process_cache,
-    read_ahead,
-    recording,
-    run_folder,
-)
+from tff_agg.experiment import needs, process_cache
+from tff_agg.experiment.run import loop, read_ahead, recording, run_folder
 from tff_agg.experiment.task import Task
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_agg import files
-from tff_agg.experiment import run_folder
 from tff_agg.experiment.process_cache import ProcessCache, first_state
+from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
 
@@ -88,7 +88,7 @@ def train(task: Task, cache: ProcessCache) -> Models:
 
 def score(task: Task, judging: Judging, models: Models) -> Scored:
     """Scores a candidate, as `train` yields it."""
-    from tff_agg.experiment import recording
+    from tff_agg.experiment.run import recording
 
     config = task.config
     evaluate = recording.SampleScorer(task, judging.split, config.validation_examples)

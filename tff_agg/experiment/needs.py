@@ -10,7 +10,7 @@ import tree
 
 from tff_agg.checkpoints.retention import Retention
 from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.loop import Process
+from tff_agg.experiment.run.loop import Process
 from tff_agg.experiment.task import Task
 
 if TYPE_CHECKING:

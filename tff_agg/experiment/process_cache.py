@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 from tff_agg import averaging, privacy
 from tff_agg.aliases import Structure
 from tff_agg.experiment.config import RunConfig, TrainConfig
-from tff_agg.experiment.loop import Process
+from tff_agg.experiment.run.loop import Process
 from tff_agg.experiment.task import Task
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg import files
-from tff_agg.experiment import run_folder, tuning_report
+from tff_agg.experiment import tuning_report
 from tff_agg.experiment.drivers import evaluate, tune
 from tff_agg.experiment.drivers.evaluate import Row
+from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
 from tff_agg.recycling.metrics import Metric

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_agg import fields
-from tff_agg.experiment import identity, ledger, run_folder, tables
+from tff_agg.experiment.run import identity, ledger, run_folder, tables
 from tff_agg.experiment.task import Task
 from tff_agg.recycling.metrics import Metric
 

@@ -11,7 +11,7 @@ from typing import Any
 from tff_agg import fields
 from tff_agg.aliases import Json
 from tff_agg.checkpoints import CheckpointStore
-from tff_agg.experiment import run_folder
+from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
 

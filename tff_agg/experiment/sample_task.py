@@ -16,9 +16,10 @@ import numpy as np
 
 from pds.poisson_sampler import PoissonSampler
 from tff_agg import privacy
-from tff_agg.experiment import cohorts, loop
+from tff_agg.experiment import cohorts
 from tff_agg.experiment.classifier import ClassifierTask, Rows
 from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.run import loop
 from tff_agg.experiment.task import Client, Weights
 from tff_agg.fields import described
 from tff_agg.recycling.outputs import Predictions

@@ -18,7 +18,7 @@ from pds import groups as populations
 from tff_agg import privacy
 from tff_agg.aliases import Json, Structure, Weights
 from tff_agg.experiment import config as configs
-from tff_agg.experiment import loop
+from tff_agg.experiment.run import loop
 from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge, accuracy_judge
 from tff_agg.recycling.outputs import Examples, Predict
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tff_agg import files, privacy
 from tff_agg.experiment import progress
-from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
-from tff_agg.experiment.run_folder import ConfigChangedError
+from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
+from tff_agg.experiment.run.run_folder import ConfigChangedError
 from tff_agg.recycling.metrics import Metric
 from tff_agg.runtime import lane_times
 
@@ -186,7 +186,7 @@ class TrainingBar(Observer):
 def plain_errors() -> Iterator[None]:
     """Turns errors that the user can mend into one message without a traceback."""
     from tff_agg import checkpoints
-    from tff_agg.experiment import loop
+    from tff_agg.experiment.run import loop
 
     mendable = (
         ValueError,

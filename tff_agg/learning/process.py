@@ -71,7 +71,7 @@ def build_dp_ftrl_process(
     Never call `next` twice on one state with other clients or other data, and keep
     nothing of a round that is computed again: its noise is a function of the state, so
     the difference of the two results is the difference of the clients' updates, without
-    any noise. `tff_agg.experiment.loop.train` sees to it; a loop of your own has to.
+    any noise. `tff_agg.experiment.run.loop.train` sees to it; a loop of your own must.
 
     Args:
       model: A `tff.learning.models.FunctionalModel`, a function without arguments that
@@ -180,7 +180,7 @@ class DPFTRLProcess(tff.learning.templates.LearningProcess):
     Attributes:
       description: The plan with its mechanism's parameters, the averager, both
         optimisers and the weights' type, as JSON values. It is part of a run's
-        identity: see `tff_agg.experiment.identity`.
+        identity: see `tff_agg.experiment.run.identity`.
     """
 
     description: JsonObject

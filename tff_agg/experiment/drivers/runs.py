@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tff_agg.experiment import ledger, run_list
+from tff_agg.experiment import run_list
+from tff_agg.experiment.run import ledger
 from tff_agg.experiment.task import Task
 
 #: `main` receives folders, and needs no TensorFlow.

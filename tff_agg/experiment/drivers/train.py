@@ -24,20 +24,10 @@ from absl import flags
 
 from tff_agg import checkpoints, fields, privacy
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import (
-    flag_fields,
-    identity,
-    interruption,
-    ledger,
-    loop,
-    needs,
-    process_cache,
-    recording,
-    resume,
-    run_folder,
-)
+from tff_agg.experiment import flag_fields, interruption, needs, process_cache
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.recording import WEIGHTS, Observer, Outcome
+from tff_agg.experiment.run import identity, ledger, loop, recording, resume, run_folder
+from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
 from tff_agg.runtime import lane_times
 

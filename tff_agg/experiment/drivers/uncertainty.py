@@ -21,8 +21,9 @@ import numpy as np
 from absl import flags
 
 from tff_agg import files
-from tff_agg.experiment import flag_fields, progress, run_folder, runs
+from tff_agg.experiment import flag_fields, progress, runs
 from tff_agg.experiment.drivers import evaluate
+from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import uncertainty
 from tff_agg.recycling.metrics import Metric

@@ -10,8 +10,8 @@ import tree
 
 from tff_agg import checkpoints
 from tff_agg.aliases import Json, Structure
-from tff_agg.experiment.identity import differences
-from tff_agg.experiment.ledger import History, Ledger, ResumeError
+from tff_agg.experiment.run.identity import differences
+from tff_agg.experiment.run.ledger import History, Ledger, ResumeError
 
 _log = logging.getLogger(__name__)
 

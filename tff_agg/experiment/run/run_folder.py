@@ -9,8 +9,8 @@ from typing import Any
 
 from tff_agg import fields, files, privacy
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import identity, ledger
 from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.run import identity, ledger
 from tff_agg.experiment.task import Task
 
 

@@ -19,10 +19,10 @@ import tree
 from tff_agg import checkpoints
 from tff_agg.aliases import Json, JsonObject, Structure, Weights
 from tff_agg.checkpoints.encoding import Prepared
-from tff_agg.experiment import identity as identities
-from tff_agg.experiment import read_ahead
-from tff_agg.experiment.ledger import Entry, History, Ledger, ResumeError
-from tff_agg.experiment.resume import (
+from tff_agg.experiment.run import identity as identities
+from tff_agg.experiment.run import read_ahead
+from tff_agg.experiment.run.ledger import Entry, History, Ledger, ResumeError
+from tff_agg.experiment.run.resume import (
     IdentityError,
     ReleasedRoundError,
     begin,

@@ -1,0 +1,1 @@
+"""One run: its folder, its rounds, what it writes."""
