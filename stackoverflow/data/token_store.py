@@ -31,7 +31,15 @@ from stackoverflow.data.store_manifest import (
 from stackoverflow.data.vocabulary import PAD, Vocabulary
 from tff_agg.privacy.releases import Release
 
-USER_COLUMNS = ("name", "split", "part", "start", "questions", "answers")
+USER_COLUMNS = {
+    "name": (pa.string(),),
+    "split": (pa.int8(),),
+    **{n: (pa.int32(),) for n in ("part", "start", "questions", "answers")},
+}
+_PART_COLUMNS = {
+    "words": tuple(map(pa.list_, (pa.uint16(), pa.uint32()))),
+    "day": (pa.date32(),),
+}
 
 # Separate the random streams of the two things a store draws.
 _STREAM_ROWS, _STREAM_SAMPLE = 1, 2
@@ -90,7 +98,9 @@ class TokenStore:
         self._path = path
         self._manifest = manifest
         self._vocabulary = vocabulary
-        self._users = _open_users(os.path.join(path, USERS))
+        # Besides the parts a store has two files.
+        parts = len(manifest["files"]) - 2
+        self._users = _open_users(os.path.join(path, USERS), parts)
         self._parts: dict[int, _Part] = {}
         self._lock = threading.Lock()
 
@@ -130,9 +140,7 @@ class TokenStore:
                 )
             if verify or name in (VOCABULARY, USERS):
                 check_sha256(path, name, entry["sha256"])
-        with open(os.path.join(path, VOCABULARY), encoding="utf-8") as text:
-            vocabulary = Vocabulary(tuple(json.load(text)))
-        return cls(path, manifest, vocabulary)
+        return cls(path, manifest, _open_vocabulary(os.path.join(path, VOCABULARY)))
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split}={len(self.users(split))}" for split in SPLITS)
@@ -309,7 +317,16 @@ class TokenStore:
             if part not in self._parts:
                 name = part_name(part)
                 check_sha256(self._path, name, self._manifest["files"][name]["sha256"])
-                self._parts[part] = _open_part(os.path.join(self._path, name))
+                inside = self._users.part == part
+                ends = self._users.start[inside] + self._users.counts[:, inside].sum(
+                    axis=0, dtype=np.int64
+                )
+                self._parts[part] = _open_part(
+                    os.path.join(self._path, name),
+                    sentences=int(ends.max(initial=0)),
+                    max_tokens=self.max_tokens,
+                    num_ids=self._vocabulary.num_ids,
+                )
             return self._parts[part]
 
     def _rows(self, part: int, sentences: np.ndarray) -> np.ndarray:
@@ -342,9 +359,38 @@ def _type_index(type: str) -> int:
     return TYPES.index(type)
 
 
-def _map_batch(path: str) -> pa.RecordBatch:
-    """Memory-maps an Arrow file of one batch."""
-    return pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
+def _map_batch(path: str, types: Mapping[str, tuple[pa.DataType, ...]]) -> Any:
+    """Memory-maps an Arrow file of one batch with these columns, and nothing missing.
+
+    Args:
+      path: The file.
+      types: Which types each column may have; `day` alone may have missing values.
+    """
+    try:
+        batch = pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
+        # Offsets that point elsewhere would end the process when they are followed.
+        batch.validate(full=True)
+        for name, allowed in types.items():
+            column = batch.column(name)
+            if column.type not in allowed:
+                raise ValueError(f"column {name!r} has the type {column.type}")
+            if name != "day" and column.null_count:
+                raise ValueError(f"column {name!r} has missing values")
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise TokenStoreError(f"{path}: damaged ({error})") from error
+    return batch
+
+
+def _open_vocabulary(path: str) -> Vocabulary:
+    """Reads the vocabulary."""
+    try:
+        with open(path, encoding="utf-8") as text:
+            words = json.load(text)
+        if not isinstance(words, list) or not all(type(w) is str for w in words):
+            raise ValueError("it is no list of words")
+        return Vocabulary(tuple(words))
+    except (ValueError, RecursionError) as error:
+        raise TokenStoreError(f"{path}: damaged ({error})") from error
 
 
 def _open_the_same(path: str, fingerprint: str) -> TokenStore:
@@ -358,15 +404,23 @@ def _open_the_same(path: str, fingerprint: str) -> TokenStore:
     return store
 
 
-def _open_users(path: str) -> _Users:
-    """Maps the table of users."""
-    batch = _map_batch(path)
+def _open_users(path: str, parts: int) -> _Users:
+    """Maps the table of users, who are in `parts` parts."""
+    batch = _map_batch(path, USER_COLUMNS)
     column = {name: batch.column(name) for name in USER_COLUMNS}
-    split = column["split"].to_numpy()
+    split, part = column["split"].to_numpy(), column["part"].to_numpy()
+    least = min(_least(column[name]) for name in ("start", "questions", "answers"))
+    if (
+        np.any(np.diff(split) < 0)
+        or least < 0
+        or not np.all((0 <= part) & (part < parts))
+        or not np.all((0 <= split) & (split < len(SPLITS)))
+    ):
+        raise TokenStoreError(f"{path}: damaged (users are where no user can be)")
     bounds = np.searchsorted(split, np.arange(len(SPLITS) + 1))
     return _Users(
         names=column["name"],
-        part=column["part"].to_numpy(),
+        part=part,
         start=column["start"].to_numpy(),
         counts=np.stack([column["questions"].to_numpy(), column["answers"].to_numpy()]),
         ranges={
@@ -375,16 +429,39 @@ def _open_users(path: str) -> _Users:
     )
 
 
-def _open_part(path: str) -> _Part:
-    """Maps a part without copying it."""
-    batch = _map_batch(path)
+def _least(column: pa.Array) -> int:
+    """Returns the least number of a column."""
+    return int(column.to_numpy().min(initial=0))
+
+
+def _open_part(path: str, sentences: int, max_tokens: int, num_ids: int) -> _Part:
+    """Maps a part without copying it.
+
+    Args:
+      path: The file.
+      sentences: How many its users have, at least.
+      max_tokens: How long a sentence may be.
+      num_ids: Above all ids.
+    """
+    batch = _map_batch(path, _PART_COLUMNS)
     words = batch.column("words")
-    return _Part(
+    found = _Part(
         offsets=words.offsets.to_numpy(),
         words=words.values.to_numpy(),
         days=batch.column("day"),
         owner=batch,
     )
+    if (
+        batch.num_rows < sentences
+        or np.diff(found.offsets).max(initial=0) > max_tokens
+        or words.values.null_count
+        or not PAD < found.words.min(initial=1)
+        or not found.words.max(initial=1) < num_ids
+    ):
+        raise TokenStoreError(
+            f"{path}: damaged (sentences are missing or too long, or words are none)"
+        )
+    return found
 
 
 def _sample(total: int, n: int, bits: np.random.Philox) -> np.ndarray:

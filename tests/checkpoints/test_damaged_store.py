@@ -24,12 +24,15 @@ def quiet(caplog):
     caplog.set_level(logging.CRITICAL)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
+def write_whole(folder):
     for number, items in SAVED.items():
         CheckpointStore(folder).save(number, items)
     return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return write_whole(tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +96,7 @@ def copied(whole, folder):
     return folder
 
 
-@fuzzing.examples(250)
+@fuzzing.examples(200)
 @given(which=st.integers(0, 100), edits=fuzzing.EDITS)
 def test_bytes_of_any_file(whole, names, tmp_path, which, edits):
     folder = copied(whole, tmp_path / "store")
@@ -115,7 +118,7 @@ def write_edited(folder, number, edits):
         return
 
 
-@fuzzing.examples(250)
+@fuzzing.examples(200)
 @given(number=st.sampled_from([1, 2]), edits=fuzzing.JSON_EDITS)
 def test_manifests_with_a_right_checksum(whole, tmp_path, number, edits):
     folder = copied(whole, tmp_path / "store")

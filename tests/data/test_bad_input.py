@@ -196,6 +196,15 @@ def test_a_date_that_is_none_is_refused_by_file(tmp_path):
     assert path in said and "creation_date" in said
 
 
+def test_a_column_whose_name_is_not_utf8_is_refused_by_file(tmp_path):
+    path = tmp_path / "x.parquet"
+    table = pa.table({name: ["a"] for name in ("client_id", "type", "split", "tokens")})
+    pq.write_table(table, path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"tokens", b"tok\xfens"))
+    said = refusal(lambda: ParquetSource(os.fspath(path)), tmp_path)
+    assert f"path={os.fspath(path)!r}" in said
+
+
 def test_a_list_that_is_no_row_is_refused_by_file_and_line(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"user": "ann", "text": ["secret"]}) + "\n")

@@ -25,7 +25,10 @@ class AnyTask(Task):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
+    return write_whole(tmp_path_factory.mktemp("runs") / "run")
+
+
+def write_whole(folder):
     book = ledger.Ledger(folder)
     book.create({"plan": {"clip_norm": 1.0, "rounds": 2}}, {"numpy": "1.26"})
     for number in range(3):
@@ -90,7 +93,7 @@ def check(folder, whole, *, same_only=True):
         assert str(folder) in str(error)
 
 
-@fuzzing.examples(500)
+@fuzzing.examples(300)
 @given(name=st.sampled_from(NAMES), edits=fuzzing.EDITS)
 def test_bytes_of_any_file(whole, tmp_path, name, edits):
     folder = copied(whole, tmp_path / "run")
@@ -100,7 +103,7 @@ def test_bytes_of_any_file(whole, tmp_path, name, edits):
         check(folder, whole)
 
 
-@fuzzing.examples(500)
+@fuzzing.examples(300)
 @given(
     name=st.sampled_from(NAMES[:3]), line=st.integers(0, 9), edits=fuzzing.JSON_EDITS
 )
