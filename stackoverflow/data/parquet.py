@@ -112,14 +112,13 @@ def _open(file: str) -> pq.ParquetFile:
     try:
         # Buffered, or a whole column of a row group would be read into memory at once.
         opened = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        opened.schema_arrow.names  # names that are not UTF-8 are found out here
+        names = opened.schema_arrow.names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"path={file!r}: not a Parquet file ({error})") from error
     needed = [name for name in SCHEMA.names if name not in OPTIONAL]
-    missing = [name for name in needed if name not in opened.schema_arrow.names]
+    missing = [name for name in needed if name not in names]
     if missing:
         raise ValueError(
-            f"path={file!r}: missing columns {missing}; "
-            f"found {opened.schema_arrow.names}, needed {needed}"
+            f"path={file!r}: missing columns {missing}; found {names}, needed {needed}"
         )
     return opened

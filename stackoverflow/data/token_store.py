@@ -413,8 +413,8 @@ def _open_users(path: str, parts: int) -> _Users:
     if (
         np.any(np.diff(split) < 0)
         or least < 0
-        or not np.all((0 <= part) & (part < parts))
-        or not np.all((0 <= split) & (split < len(SPLITS)))
+        or not np.all((part >= 0) & (part < parts))
+        or not np.all((split >= 0) & (split < len(SPLITS)))
     ):
         raise TokenStoreError(f"{path}: damaged (users are where no user can be)")
     bounds = np.searchsorted(split, np.arange(len(SPLITS) + 1))
@@ -455,7 +455,7 @@ def _open_part(path: str, sentences: int, max_tokens: int, num_ids: int) -> _Par
         batch.num_rows < sentences
         or np.diff(found.offsets).max(initial=0) > max_tokens
         or words.values.null_count
-        or not PAD < found.words.min(initial=1)
+        or not found.words.min(initial=1) > PAD
         or not found.words.max(initial=1) < num_ids
     ):
         raise TokenStoreError(

@@ -10,8 +10,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 MINUTES = int(os.environ.get("FUZZ", "0"))
-TARGETS = ("csv", "jsonl", "parquet", "sqlite", "ledger", "config", "table")
-TARGETS += ("manifest", "users", "part", "vocabulary", "store")
+TARGETS = (
+    *("csv", "jsonl", "parquet", "sqlite", "ledger", "config", "table"),
+    *("manifest", "users", "part", "vocabulary", "store"),
+)
 
 
 @pytest.mark.slow
