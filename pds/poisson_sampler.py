@@ -80,9 +80,12 @@ class PoissonSampler:
     def participation(self) -> PoissonSampling | ShiftingPoissonSampling:
         """What the accountant has to know about the batches."""
         if self.schedule is None:
-            return PoissonSampling(self.batch_size / self.population_size)
+            size = self.population_size
+            return PoissonSampling(self.batch_size / size, size)
         steps = [self.chances(t) for t in range(self.rounds)]
-        return ShiftingPoissonSampling(tuple(zip(*steps, strict=True)))
+        return ShiftingPoissonSampling(
+            tuple(zip(*steps, strict=True)), self.population_size
+        )
 
     def chances(self, round: int) -> tuple[float, ...]:
         """Returns the chance of an example of each group to be in a step's batch."""

@@ -18,12 +18,13 @@ from typing import Any
 
 from absl import app, flags
 
+from tff_agg import noise
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.experiment import flag_fields
 from tff_agg.noise import cache
 from tff_agg.privacy import (
-    DPSGDPlan,
-    PrivacyPlan,
+    Plan,
+    PoissonSampling,
     PrivacyRecipe,
     delta_warning,
 )
@@ -68,7 +69,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("json", False, "print one JSON object instead of a table", **own)
 
 
-def plan(given: flags.FlagValues) -> PrivacyPlan:
+def plan(given: flags.FlagValues) -> Plan:
     """Returns the plan that the flags describe.
 
     Raises:
@@ -81,7 +82,7 @@ def plan(given: flags.FlagValues) -> PrivacyPlan:
     return flag_fields.read(PrivacyRecipe, given).build_plan()
 
 
-def _dp_sgd(given: flags.FlagValues) -> DPSGDPlan:
+def _dp_sgd(given: flags.FlagValues) -> Plan:
     """Returns the plan of DP-SGD: two of noise, ε and steps give the third."""
     recipe_flags = flag_fields.values_of(PrivacyRecipe, given)
     strange = [
@@ -97,24 +98,25 @@ def _dp_sgd(given: flags.FlagValues) -> DPSGDPlan:
             raise ValueError(f"mechanism={DP_SGD} needs {name}")
     common: dict[str, Any] = {
         "clip_norm": given.clip_norm,
-        "batch_size": given.batch_size,
-        "population_size": given.population,
+        "cohort_size": given.batch_size,
+        "mechanism": noise.identity(),
+        "participation": PoissonSampling.of(given.batch_size, given.population),
         "delta": given.delta,
     }
     if given.epsilon is None:
         if given.noise_multiplier is None:
             raise ValueError(f"mechanism={DP_SGD} needs noise_multiplier or epsilon")
-        return DPSGDPlan(
-            noise_multiplier=given.noise_multiplier, steps=given.rounds, **common
+        return Plan(
+            noise_multiplier=given.noise_multiplier, rounds=given.rounds, **common
         )
     if given.noise_multiplier is None:
-        return DPSGDPlan.for_epsilon(given.epsilon, steps=given.rounds, **common)
+        return Plan.for_epsilon(given.epsilon, rounds=given.rounds, **common)
     if given["rounds"].present:
         raise ValueError(
             "noise_multiplier, epsilon and rounds are one too many: two of them give "
             "the third"
         )
-    return DPSGDPlan.steps_for_epsilon(
+    return Plan.rounds_for_epsilon(
         given.epsilon, noise_multiplier=given.noise_multiplier, **common
     )
 

@@ -77,6 +77,7 @@ def _together(releases: list[Release]) -> Release:
         math.fsum(one.rho for one in releases),
         math.fsum(one.delta for one in releases),
         "; and, replaced since: ".join(one.method for one in releases),
+        is_gaussian=all(one.is_gaussian for one in releases),
     )
 
 

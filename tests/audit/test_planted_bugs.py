@@ -85,7 +85,7 @@ def test_a_known_seed_hides_no_missing_noise(known):
     taking = small.canaries_of(plan, 1, count=200)
     weak = small.audit(plan, 1, taking=taking, noise_stddev=plan.noise_stddev / 20)
     assert_caught(weak)
-    assert weak.claimed == pytest.approx(privacy.gaussian_epsilon(1.0, 1e-6))
+    assert weak.claimed == pytest.approx(privacy.Loss(mu=1.0).epsilon(1e-6))
     assert_not_accused(small.audit(plan, 1, taking=taking))
 
 

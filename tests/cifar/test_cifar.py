@@ -250,9 +250,9 @@ def test_flag_files_are_rows_of_the_paper(path):
     assert read.pds == ("pds" in path.stem)
     assert read.batch_size == (4096 if read.dataset == "cifar10" else 16384)
     # Counted as the paper seems to: by Rényi divergences, at one rate throughout.
-    renyi = privacy.dp_sgd_epsilon(
-        read.noise_multiplier, read.batch_size / 50_000, read.rounds, 1e-5, "rdp"
-    )
+    rate = read.batch_size / 50_000
+    steps = privacy.sampled.steps_of(read.noise_multiplier, rate, read.rounds)
+    renyi = privacy.Loss(kinds=(steps,)).epsilon(1e-5, "rdp")
     assert 0.85 * printed < renyi < 1.002 * printed
     dataclasses.replace(read).build_averager()
 

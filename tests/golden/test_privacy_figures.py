@@ -10,20 +10,23 @@ import pytest
 from tests.golden import privacy_figures
 from tff_agg import noise
 from tff_agg.privacy import (
+    Loss,
     MinSeparation,
     Plan,
-    gaussian_epsilon,
-    gaussian_epsilons,
     report,
     sensitivity,
 )
 
-GOLDEN = json.loads((pathlib.Path(__file__).parent / "privacy.json").read_text("utf-8"))
+TEXT = (pathlib.Path(__file__).parent / "privacy.json").read_text("utf-8")
+# The tight figure of a Gaussian comes off no privacy-loss distribution any more.
+GOLDEN = json.loads(TEXT.replace('"pld"', '"tight"').replace("| pld |", "| tight |"))
 # A Gaussian's ε came off a grid, which was this much too high at most, and never low.
 GRID = 4e-6
-ON_GRID = {"epsilon", "pld", "epsilon_so_far"}
+ON_GRID = {"epsilon", "tight", "epsilon_so_far"}
 # Optimised coefficients have goldens of their own, beside the mechanisms.
 LEFT_OUT = {"mechanism_parameters"}
+# Said since then: of releases, and of all plans what only those of DP-FTRL said.
+NEW = {"is_gaussian", "training_rho", "noise_seed_is_known", "releases"}
 
 
 def differences(old, new, where="", rel=1e-9, grid=GRID):
@@ -34,6 +37,8 @@ def differences(old, new, where="", rel=1e-9, grid=GRID):
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             path = f"{where}/{key}"
+            if key in NEW and key not in old:
+                continue
             if key not in old or key not in new:
                 yield f"{path}: only in {'old' if key in old else 'new'}"
             else:
@@ -80,7 +85,7 @@ def test_cohorts_are_drawn_alike():
 
 @pytest.mark.parametrize("sigma", privacy_figures.SIGMAS)
 def test_conversions_are_the_same(sigma):
-    found = gaussian_epsilons(sigma, 1e-6)._asdict()
+    found = privacy_figures.conversions(sigma)
     assert not list(differences(GOLDEN["conversions"][f"{sigma:g}"], found))
 
 
@@ -145,6 +150,7 @@ def test_a_thousand_bands_as_published():
     ],
 )
 def test_the_multipliers_of_the_paper(sigma, tight, whole_orders):
-    by = gaussian_epsilons(sigma, 1e-6)
-    assert by.rdp_whole_orders == pytest.approx(whole_orders, rel=1e-12)
-    assert gaussian_epsilon(sigma, 1e-6) == pytest.approx(tight, rel=1e-6)
+    loss = Loss(mu=1 / sigma)
+    found = loss.epsilon(1e-6, "rdp_whole_orders")
+    assert found == pytest.approx(whole_orders, rel=1e-12)
+    assert loss.epsilon(1e-6) == pytest.approx(tight, rel=1e-12)

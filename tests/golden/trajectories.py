@@ -14,6 +14,8 @@ import sys
 
 import numpy as np
 
+from tests.sampled_plans import sampled_plan
+
 WIDTH, ROUNDS, SEED = 5, 8, (123456789012345, -987654321)
 AVERAGERS = ("uta", "ema", "schedule_free", "starting_at")
 MECHANISMS = ("identity", "tree", "blt", "banded")
@@ -230,7 +232,6 @@ def of_samples(case):
     import jax
     import jax.numpy as jnp
 
-    from tff_agg import privacy
     from tff_agg.learning.dp_sgd import DPSGDProcess
     from tff_agg.learning.per_example import SampleModel
 
@@ -242,7 +243,7 @@ def of_samples(case):
     averager, step_from, momentum, nesterov = case
     process = DPSGDProcess(
         SampleModel(loss),
-        plan=privacy.DPSGDPlan(
+        plan=sampled_plan(
             clip_norm=0.5,
             noise_multiplier=0.4,
             batch_size=16,

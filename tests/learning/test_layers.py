@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tff_agg import privacy
+from tests.sampled_plans import sampled_plan
 from tff_agg.learning import layers, per_example
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.learning.laned_sum import LanedSum
@@ -181,7 +181,7 @@ def test_memory_is_shared_between_lanes_and_steps_agree(monkeypatch):
     assert taken > 4 * (given["first"].size + examples[0][0].size)
     laned = model(loss, example_bytes=taken)
     assert laned.micro_batch(given, 10 * taken) == 5
-    plan = privacy.DPSGDPlan(
+    plan = sampled_plan(
         clip_norm=0.3, noise_multiplier=1.0, batch_size=6, population_size=60, steps=3,
         delta=1e-5,
     )  # fmt: skip

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tff_agg import averaging, privacy
+from tests.sampled_plans import sampled_plan
+from tff_agg import averaging
 from tff_agg.learning import linear
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.learning.lockstep import Lane, Lockstep
@@ -46,7 +47,7 @@ def plan(**changes):
         "steps": 7,
         "delta": 1e-5,
     }
-    return privacy.DPSGDPlan(**(values | changes))
+    return sampled_plan(**(values | changes))
 
 
 def lane(model, start=None, averager=None, of_plan=None, **changes):

@@ -7,7 +7,8 @@ import pytest
 
 from pds import groups, schedule
 from pds.poisson_sampler import PoissonSampler
-from tff_agg.privacy import DPSGDPlan, dp_sgd_epsilon
+from tests.sampled_plans import sampled_plan
+from tff_agg.privacy import Loss, Plan, sampled
 
 EXAMPLES, BATCH, STEPS = 1000, 200, 300
 
@@ -23,7 +24,6 @@ def shifting(seed=(1, 2), steps=STEPS, period=20):
 
 
 def plan_of(sampler, **changes):
-    moves = sampler.schedule is not None
     values = {
         "clip_norm": 1.0,
         "noise_multiplier": 8.0,
@@ -31,9 +31,13 @@ def plan_of(sampler, **changes):
         "population_size": EXAMPLES,
         "steps": STEPS,
         "delta": 1e-5,
-        "shift": sampler.participation if moves else None,
+        "participation": sampler.participation,
     }
-    return DPSGDPlan(**(values | changes))
+    return sampled_plan(**(values | changes))
+
+
+def epsilon_of(chance):
+    return Loss(kinds=(sampled.steps_of(8.0, chance, STEPS),)).epsilon(1e-5)
 
 
 @pytest.mark.parametrize("make", [plain, shifting])
@@ -77,16 +81,16 @@ def test_a_shift_moves_from_one_group_to_the_other():
 def test_the_accountant_counts_the_shift():
     # Few different chances: a quick accountant.
     plan = plan_of(shifting(period=4))
-    same = dataclasses.replace(plan, shift=None)
+    same = plan_of(plain())
     # Sampled at up to twice the rate half of the time: dearer than always the same.
     assert plan.epsilon > 1.1 * same.epsilon
-    at_most = dp_sgd_epsilon(8.0, 0.4, STEPS, 1e-5)
+    at_most = epsilon_of(0.4)
     assert plan.epsilon < at_most
     assert plan.epsilon_after(5) < plan.epsilon_after(20) < plan.epsilon
     assert plan.epsilon_so_far(20) >= plan.epsilon_after(20)
     # Constant chances, given step by step, are Poisson sampling.
     constant = (0.2,) * STEPS
-    assert dp_sgd_epsilon(8.0, constant, STEPS, 1e-5) == pytest.approx(same.epsilon)
+    assert epsilon_of(constant) == pytest.approx(same.epsilon)
 
 
 def test_noise_is_found_for_a_shift():
@@ -94,7 +98,7 @@ def test_noise_is_found_for_a_shift():
     values = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}
     for name in ("noise_multiplier", "claimed_epsilon", "noise_seed_is_known"):
         del values[name]
-    found = DPSGDPlan.for_epsilon(1.0, **values)
+    found = Plan.for_epsilon(1.0, **values)
     assert 0.98 < found.epsilon <= 1.0
 
 

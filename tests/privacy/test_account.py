@@ -90,7 +90,7 @@ SGD = {
 def test_dp_sgd_takes_two_of_noise_epsilon_and_steps(tmp_path):
     forward = json.loads(run(tmp_path, rounds=100, noise_multiplier=2.0, **SGD))
     conversions = forward["epsilon_by_conversion"]
-    assert 0 < forward["epsilon"] == conversions["pld"] < conversions["rdp"]
+    assert 0 < forward["epsilon"] == conversions["tight"] < conversions["rdp"]
     assert forward["sampling_probability"] == 0.05
     noise = json.loads(run(tmp_path, rounds=100, epsilon=forward["epsilon"], **SGD))
     assert noise["noise_multiplier"] == pytest.approx(2.0, abs=1e-5)

@@ -8,19 +8,18 @@ import math
 import numpy as np
 import pytest
 
+from tff_agg import noise
 from tff_agg.privacy import (
     AtMostOnce,
-    DPSGDPlan,
+    Loss,
+    Plan,
     PoissonSampling,
-    dp_sgd_epsilon,
-    dp_sgd_noise,
-    dp_sgd_renyi,
-    dp_sgd_steps,
-    gaussian_epsilon,
-    rho,
+    Release,
+    sampled,
     write_report,
 )
 
+ORDERS = (1.5, 2, 64)
 CIFAR10, CIFAR100 = 4096, 16384
 
 # Each row that the paper prints: the batch size, its ε, σ and T, and then the ε of
@@ -37,87 +36,113 @@ ROWS = [
 ]
 
 
-def plan(**changes):
-    settings = {
+def settings_of(batch_size=50, population_size=1000, **changes):
+    return {
         "clip_norm": 1.0,
         "noise_multiplier": 2.0,
-        "batch_size": 50,
-        "population_size": 1000,
-        "steps": 100,
+        "mechanism": noise.identity(),
+        "cohort_size": batch_size,
+        "participation": PoissonSampling.of(batch_size, population_size),
+        "rounds": 100,
         "delta": 1e-5,
-    }
-    return DPSGDPlan(**(settings | changes))
+    } | changes
 
 
-@pytest.mark.parametrize(("batch", "printed", "sigma", "steps", "pld", "renyi"), ROWS)
-def test_the_papers_rows(batch, printed, sigma, steps, pld, renyi):
+def plan(**changes):
+    return Plan(**settings_of(**changes))
+
+
+@pytest.mark.parametrize(("batch", "printed", "sigma", "steps", "tight", "renyi"), ROWS)
+def test_the_papers_rows(batch, printed, sigma, steps, tight, renyi):
     made = plan(
-        noise_multiplier=sigma, batch_size=batch, population_size=50_000, steps=steps
+        noise_multiplier=sigma, batch_size=batch, population_size=50_000, rounds=steps
     )
-    assert made.epsilon == pytest.approx(pld, abs=1e-4)
+    assert made.epsilon == pytest.approx(tight, abs=1e-4)
     by = made.to_json()["epsilon_by_conversion"]
-    assert by == {"pld": made.epsilon, "rdp": pytest.approx(renyi, abs=1e-4)}
+    assert by == {"tight": made.epsilon, "rdp": pytest.approx(renyi, abs=1e-4)}
     # The tight figure keeps what is printed; Rényi accounting gives it to 0.1 %, or
     # less where the run stopped early.
-    assert by["pld"] < printed
+    assert by["tight"] < printed
     assert by["rdp"] < printed * 1.001
 
 
 def test_certain_sampling_is_plain_composition():
-    made = plan(noise_multiplier=8.0, batch_size=1000, steps=16)
-    together = gaussian_epsilon(8.0 / math.sqrt(16), 1e-5)
+    made = plan(noise_multiplier=8.0, batch_size=1000, rounds=16)
+    together = Loss(mu=math.sqrt(16) / 8.0).epsilon(1e-5)
     assert made.epsilon == pytest.approx(together, rel=1e-3)
-    assert plan(noise_multiplier=8.0, batch_size=100, steps=16).epsilon < together / 4
-    for order, value in made.renyi.items():
+    assert plan(noise_multiplier=8.0, batch_size=100, rounds=16).epsilon < together / 4
+    for order, value in made.loss.renyi(ORDERS).items():
         assert value == pytest.approx(order * made.rho)
 
 
 def test_rho_is_the_least_for_all_orders_and_says_so():
-    made = plan(noise_multiplier=3.0, batch_size=82, steps=3000)
-    assert made.rho == pytest.approx(3000 * rho(3.0))
+    made = plan(noise_multiplier=3.0, batch_size=82, rounds=3000)
+    assert made.rho == pytest.approx(3000 * 0.5 / 3.0**2)
     # It bounds every order. Low ones are far below; high ones reach it.
     orders = (2, 16, 256, 4096)
-    found = dp_sgd_renyi(3.0, made.sampling_probability, 3000, orders)
+    found = made.loss.renyi(orders)
     shares = [found[order] / (order * made.rho) for order in orders]
     assert shares == sorted(shares) and shares[-1] <= 1
     assert shares[0] < 0.01 and shares[-1] > 0.98
     assert "without amplification" in made.to_json()["rho_note"]
-    assert made.epsilon < gaussian_epsilon(1 / math.sqrt(2 * made.rho), 1e-5) / 10
+    assert made.epsilon < Loss(mu=math.sqrt(2 * made.rho)).epsilon(1e-5) / 10
 
 
 def test_renyi_divergences_of_runs_add_up():
-    one, two = plan(steps=100), plan(steps=200)
-    for order, value in one.renyi.items():
-        assert two.renyi[order] == pytest.approx(2 * value)
+    one, two = plan(rounds=100), plan(rounds=200)
+    for order, value in one.loss.renyi(ORDERS).items():
+        assert two.loss.renyi(ORDERS)[order] == pytest.approx(2 * value)
 
 
 @pytest.mark.parametrize(("epsilon", "steps"), [(0.1, 100), (1.0, 500)])
 def test_noise_for_epsilon_is_the_least(epsilon, steps):
-    settings = dataclasses.asdict(plan(steps=steps))
-    for found in ("noise_multiplier", "claimed_epsilon"):
-        settings.pop(found)
-    made = DPSGDPlan.for_epsilon(epsilon, **settings)
+    settings = settings_of(rounds=steps)
+    del settings["noise_multiplier"]
+    made = Plan.for_epsilon(epsilon, **settings)
     assert made.epsilon <= epsilon == made.claimed_epsilon
     less = dataclasses.replace(
         made, noise_multiplier=made.noise_multiplier - 1e-5, claimed_epsilon=None
     )
     assert less.epsilon > epsilon
     with pytest.raises(ValueError, match="do not give it"):
-        DPSGDPlan.for_epsilon(1.0, noise_multiplier=1.0, **settings)
+        Plan.for_epsilon(1.0, noise_multiplier=1.0, **settings)
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(0.3, 8.0), (1.0, 4.0)])
 def test_steps_for_epsilon_are_the_most(epsilon, sigma):
-    settings = dataclasses.asdict(plan(noise_multiplier=sigma))
-    for found in ("steps", "claimed_epsilon"):
-        settings.pop(found)
-    made = DPSGDPlan.steps_for_epsilon(epsilon, **settings)
+    settings = settings_of(noise_multiplier=sigma)
+    del settings["rounds"]
+    made = Plan.rounds_for_epsilon(epsilon, **settings)
     assert made.epsilon <= epsilon
-    more = dataclasses.replace(made, steps=made.steps + 1, claimed_epsilon=None)
+    more = dataclasses.replace(made, rounds=made.rounds + 1, claimed_epsilon=None)
     assert more.epsilon > epsilon
-    assert made.epsilon_after(made.steps) == made.epsilon
+    assert made.epsilon_after(made.rounds) == made.epsilon
     with pytest.raises(ValueError, match="do not give it"):
-        DPSGDPlan.steps_for_epsilon(1.0, steps=3, **settings)
+        Plan.rounds_for_epsilon(1.0, rounds=3, **settings)
+
+
+def test_a_release_composes_with_sampled_steps():
+    vocabulary = Release("vocabulary", rho=0.02, delta=1e-7, is_gaussian=True)
+    made = plan(releases=[vocabulary])
+    assert made.rho == pytest.approx(plan().rho + 0.02)
+    assert made.epsilon > plan().epsilon
+    assert made.epsilon_so_far(100) == made.epsilon
+    settings = settings_of(releases=[vocabulary])
+    del settings["noise_multiplier"]
+    kept = Plan.for_epsilon(2.0, **settings)
+    assert 2.0 - 1e-3 < kept.epsilon <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mechanism": noise.tree()}, "must be identity"),
+        ({"cohort_size": 49}, "draws 50 on average"),
+    ],
+)
+def test_what_the_accounting_does_not_cover_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        plan(**changes)
 
 
 def test_spending_grows_to_the_whole():
@@ -125,7 +150,7 @@ def test_spending_grows_to_the_whole():
     spent = [made.epsilon_after(steps) for steps in (1, 10, 50, 100)]
     assert spent == sorted(spent) and spent[-1] == made.epsilon
     assert made.rho_after(50) == pytest.approx(made.rho / 2)
-    with pytest.raises(ValueError, match="100 steps, asked after 101"):
+    with pytest.raises(ValueError, match="100 rounds, asked after 101"):
         made.epsilon_after(101)
 
 
@@ -140,7 +165,7 @@ def test_spending_grows_to_the_whole():
         ({"batch_size": 2.5}, "batch_size"),
         ({"batch_size": 1001}, "batch_size=1001 is above population_size=1000"),
         ({"population_size": True}, "population_size"),
-        ({"steps": 0}, "steps"),
+        ({"rounds": 0}, "rounds"),
         ({"delta": 0.0}, "delta"),
         ({"delta": 1.0}, "delta"),
         ({"claimed_epsilon": 0.1}, "above claimed_epsilon=0.1"),
@@ -155,14 +180,14 @@ def test_contradictions_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: dp_sgd_epsilon(1.0, 0.0, 10, 1e-5), "sampling_probability"),
-        (lambda: dp_sgd_epsilon(1.0, 0.5, 0, 1e-5), "steps"),
-        (lambda: dp_sgd_epsilon(1.0, 0.5, 3, 1e-5, "moments"), "method"),
-        (lambda: dp_sgd_noise(0.0, 0.5, 3, 1e-5), "epsilon"),
-        (lambda: dp_sgd_noise(1.0, 1.5, 3, 1e-5), "sampling_probability"),
-        (lambda: dp_sgd_steps(1e-3, 2.0, 0.5, 1e-5), "allows no step"),
-        (lambda: dp_sgd_steps(1.0, 0.0, 0.5, 1e-5), "allows no step"),
-        (lambda: PoissonSampling(0.0), "probability"),
+        (lambda: sampled.steps_of(1.0, 0.0, 10), "chance of sampling"),
+        (lambda: sampled.steps_of(1.0, 0.5, 0), "steps"),
+        (lambda: plan().loss.epsilon(1e-5, "moments"), "method"),
+        (lambda: sampled.noise_for(0.0, 0.5, 3, 1e-5), "epsilon"),
+        (lambda: sampled.noise_for(1.0, 1.5, 3, 1e-5), "chance of sampling"),
+        (lambda: sampled.steps_for(1e-3, 2.0, 0.5, 1e-5), "allows no step"),
+        (lambda: sampled.steps_for(1.0, 0.0, 0.5, 1e-5), "allows no step"),
+        (lambda: PoissonSampling(0.0, 1000), "probability"),
     ],
 )
 def test_bad_input_is_named(make, name):
@@ -185,7 +210,7 @@ class Sampler:
     """Draws batches as the function says, whatever it promises."""
 
     draw: object
-    participation: object = PoissonSampling(0.05)
+    participation: object = PoissonSampling(0.05, 1000)
     population_size: int = 1000
     rounds: int = 200
 
@@ -218,19 +243,24 @@ def epochs_in_uneven_parts(step):
 
 def test_poisson_samplers_are_accepted():
     for seed in range(20):
-        plan(steps=200).check_sampler(Sampler(functools.partial(poisson, seed=seed)))
-    whole = Sampler(lambda t: np.arange(1000), PoissonSampling(1.0))
-    plan(batch_size=1000, steps=200).check_sampler(whole)
+        plan(rounds=200).check_sampler(Sampler(functools.partial(poisson, seed=seed)))
+    whole = Sampler(lambda t: np.arange(1000), PoissonSampling(1.0, 1000))
+    plan(batch_size=1000, rounds=200).check_sampler(whole)
     # Few and rare: nothing to be seen, and no false alarm.
     rare = functools.partial(poisson, probability=0.001)
-    plan(batch_size=1, steps=5).check_sampler(Sampler(rare, PoissonSampling(0.001)))
+    plan(batch_size=1, rounds=5).check_sampler(
+        Sampler(rare, PoissonSampling(0.001, 1000))
+    )
 
 
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
         (Sampler(poisson, AtMostOnce()), "hold for PoissonSampling"),
-        (Sampler(poisson, PoissonSampling(0.1)), "probability 0.1, the plan counts on"),
+        (
+            Sampler(poisson, PoissonSampling(0.1, 1000)),
+            "probability 0.1, the plan counts on",
+        ),
         (Sampler(poisson, population_size=999), "draws from 999 examples"),
         (Sampler(poisson, rounds=100), "serves 100 steps, the plan 200"),
         (
@@ -246,12 +276,12 @@ def test_poisson_samplers_are_accepted():
 )
 def test_other_samplers_are_refused(sampler, message):
     with pytest.raises(ValueError, match=message):
-        plan(steps=200).check_sampler(sampler)
+        plan(rounds=200).check_sampler(sampler)
 
 
 def test_a_sampler_that_cannot_be_looked_at_is_refused():
     class Blind:
-        participation = PoissonSampling(0.05)
+        participation = PoissonSampling(0.05, 1000)
         rounds = 200
 
     with pytest.raises(ValueError, match="Blind has no population_size, users"):

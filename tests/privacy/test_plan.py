@@ -14,10 +14,10 @@ from tff_agg import noise
 from tff_agg.privacy import (
     AtMostOnce,
     FixedEpochOrder,
+    Loss,
     MinSeparation,
     Plan,
     Release,
-    gaussian_epsilon,
     write_report,
 )
 
@@ -57,7 +57,8 @@ def test_rho_is_that_of_the_multiplier_whatever_the_mechanism(mechanism, sigma, 
         (mechanism.encoder or mechanism.matrix)(ROUNDS), axis=0
     ).max()
     assert made.sensitivity.value == pytest.approx(largest_column)
-    assert made.rho_if_read_as_per_node == pytest.approx(11 * made.rho)
+    other = made.to_json()["rho_if_read_as_per_node_multiplier"]
+    assert other == pytest.approx(11 * made.rho)
 
 
 def test_per_node_multipliers_have_a_name_and_a_way_of_their_own():
@@ -290,7 +291,7 @@ def test_a_known_seed_leaves_no_guarantee(tmp_path):
     assert made.no_guarantee == "none: the noise seed is known"
     assert made.nominal_epsilon == pytest.approx(8.0, abs=1e-5)
     assert made.nominal_rho == pytest.approx(0.5 / made.noise_multiplier**2)
-    for value in (made.rho, made.epsilon, made.training_rho, *made.epsilons):
+    for value in (made.rho, made.epsilon, made.training_rho, *made.epsilons.values()):
         assert value == math.inf
     assert made.rho_after(5) == made.epsilon_after(5) == math.inf
     content, page = report_of(tmp_path, made, rounds_done=5)
@@ -305,7 +306,9 @@ def test_a_known_seed_leaves_no_guarantee(tmp_path):
     assert secret.no_guarantee is None and secret.epsilon <= 8.0
 
 
-VOCABULARY = Release("vocabulary", rho=0.02, delta=1e-7, method="noisy votes")
+VOCABULARY = Release(
+    "vocabulary", rho=0.02, delta=1e-7, method="noisy votes", is_gaussian=True
+)
 
 
 def test_releases_before_training_are_counted(tmp_path):
@@ -313,11 +316,10 @@ def test_releases_before_training_are_counted(tmp_path):
     assert made.training_rho == pytest.approx(4.29993, abs=1e-5)
     assert made.rho == pytest.approx(made.training_rho + 0.02)
     # The tight figure of one Gaussian mechanism with all the ρ, at what is left of δ.
-    sigma = math.sqrt(0.5 / made.rho)
-    assert made.epsilon == pytest.approx(gaussian_epsilon(sigma, 9e-7))
+    together = Loss(mu=math.sqrt(2 * made.rho))
+    assert made.epsilon == pytest.approx(together.epsilon(9e-7))
     assert made.epsilon > plan().epsilon
-    assert made.epsilons.pld == pytest.approx(made.epsilon)
-    assert made.epsilon_of(made.rho) == pytest.approx(made.epsilon)
+    assert made.epsilons["tight"] == pytest.approx(made.epsilon)
     assert made.rho_after(ROUNDS) == pytest.approx(made.rho)
     assert made.rho_after(1) == pytest.approx(plan().rho_after(1) + 0.02)
     content, page = report_of(tmp_path, made)
@@ -343,6 +345,31 @@ def test_a_plan_for_epsilon_leaves_room_for_the_releases():
         Plan.for_epsilon(0.5, releases=[VOCABULARY], **common)
     with pytest.raises(ValueError, match=r"delta=1e-07 must be above .*vocabulary"):
         Plan.for_epsilon(8.0, releases=[VOCABULARY], delta=1e-7, **common)
+
+
+def test_a_release_of_another_kind_is_not_taken_for_a_gaussian(tmp_path):
+    """One ρ, two ε: what is merely ρ-zCDP may reveal more than a Gaussian mechanism."""
+    other = dataclasses.replace(VOCABULARY, is_gaussian=False)
+    gaussian, made = plan(releases=[VOCABULARY]), plan(releases=[other])
+    assert made.rho == pytest.approx(gaussian.rho)
+    # Rényi divergences at every order are at most ρα; ε follows from these alone.
+    orders = 1 + np.geomspace(0.02, 50, 4000)
+    found = made.rho * orders + np.log1p(-1 / orders)
+    found -= (math.log(9e-7) + np.log(orders)) / (orders - 1)
+    assert made.epsilon == pytest.approx(found.min(), rel=1e-3)
+    assert made.epsilon > gaussian.epsilon + 0.5
+    assert made.epsilon_so_far(1) >= made.epsilon_after(1) > gaussian.epsilon_after(1)
+    reached = Plan.for_epsilon(
+        8.0,
+        clip_norm=1.0,
+        cohort_size=10,
+        rounds=16,
+        mechanism=noise.tree(),
+        releases=[other],
+    )
+    assert 8.0 - 1e-9 <= reached.epsilon <= 8.0
+    content, _ = report_of(tmp_path, made)
+    assert content["releases"][0]["is_gaussian"] is False
 
 
 @pytest.mark.parametrize("bad", [{"rho": -1.0}, {"rho": math.inf}, {"delta": 1.0}])

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tff_agg import noise, privacy
-from tff_agg.privacy import guarantees, inference_search, training_search
+from tff_agg.privacy import gaussian, inference_search, losses, training_search
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def test_a_choice_among_runs_composes_all_of_them():
     many = training_search(0.5, 1e-6, runs=8)
     assert many.rho_total == 4.0
     # Eight Gaussian mechanisms are one with a noise smaller by √8.
-    expected = privacy.gaussian_epsilon(1 / math.sqrt(8), 1e-6)
+    expected = gaussian.epsilon(math.sqrt(8), 1e-6)
     assert many.epsilon_total == pytest.approx(expected)
-    assert many.epsilon == pytest.approx(privacy.gaussian_epsilon(1.0, 1e-6))
+    assert many.epsilon == pytest.approx(gaussian.epsilon(1.0, 1e-6))
     for words in ("8 private runs", f"{expected:.2f}", "does not cover", "composition"):
         assert words in many.paragraph, words
     assert "stands as it is" not in many.paragraph
@@ -57,7 +57,7 @@ def test_ways_at_inference_cost_nothing_beyond_the_runs_they_read():
     many = inference_search([0.5, 0.5, 1.0], 1e-6, points=52)
     assert (many.runs, many.rho, many.rho_total) == (3, 1.0, 2.0)
     assert "3 private runs" in many.paragraph and "not enough" in many.paragraph
-    assert f"{privacy.gaussian_epsilon(0.5, 1e-6):.2f}" in many.paragraph
+    assert f"{gaussian.epsilon(2.0, 1e-6):.2f}" in many.paragraph
 
 
 def test_the_sentence_on_tuning_follows_the_users_that_are_shared():
@@ -83,7 +83,7 @@ def test_the_sentence_on_tuning_follows_the_users_that_are_shared():
 def test_the_delta_of_a_vocabulary_is_taken_off():
     plain = training_search(0.5, 1e-6, 2)
     less = training_search(0.5, 1e-6, 2, delta_of_releases=9e-7)
-    assert less.epsilon_total == pytest.approx(privacy.gaussian_epsilon(0.5**0.5, 1e-7))
+    assert less.epsilon_total == pytest.approx(gaussian.epsilon(2**0.5, 1e-7))
     assert less.epsilon_total > plain.epsilon_total and less.delta == plain.delta
     assert inference_search([0.5], 1e-6, 2, delta_of_releases=1e-6).epsilon == math.inf
 
@@ -119,7 +119,7 @@ def test_what_makes_no_sense_is_refused():
         inference_search([], 1e-6, points=3)
     for rho, delta in ((-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0)):
         with pytest.raises(ValueError, match=r"rho|delta"):
-            guarantees.gaussian_epsilon_of(rho, delta)
+            losses.of_rho(rho).epsilon(delta)
 
 
 def test_a_report_takes_a_search_in_and_keeps_all_else(folder):

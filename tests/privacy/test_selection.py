@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_agg.privacy import KeySelection, gaussian_epsilon
+from tff_agg.privacy import KeySelection, gaussian
 
 SELECTION = KeySelection(cap=9, noise_multiplier=2.0, delta=1e-3)
 
@@ -91,7 +91,7 @@ def test_the_published_sets_of_neighbours_are_as_close_as_promised(shared, level
         for key in with_user
     }
     for epsilon_delta in (1e-6, 1e-3, 0.05):
-        epsilon = gaussian_epsilon(selection.noise_multiplier, epsilon_delta)
+        epsilon = gaussian.epsilon(1 / selection.noise_multiplier, epsilon_delta)
         total = epsilon_delta + selection.delta
         for one, other in ((with_user, without), (without, with_user)):
             # The worst event is the set of all outcomes with an excess.

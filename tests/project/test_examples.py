@@ -25,6 +25,7 @@ PLAN = privacy.Plan(
 GIVEN = {
     "AtMostOnce": privacy.AtMostOnce,
     "contextlib": contextlib,
+    "identity": noise.identity,
     "np": np,
     "plan": PLAN,
     "tff_agg": tff_agg,

@@ -7,7 +7,7 @@ import pytest
 from tff_agg import noise, privacy
 from tff_agg.experiment import tuning_report
 
-VOCABULARY = privacy.Release("vocabulary", 0.5, 4e-7)
+VOCABULARY = privacy.Release("vocabulary", 0.5, 4e-7, is_gaussian=True)
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def test_runs_on_one_store_share_the_delta_of_its_vocabulary(run):
     folders = [run(name, releases=[VOCABULARY]) for name in ("a", "b")]
     for cost in costs_of(folders):
         assert cost.rho == 1.0 and cost.rho_total == 2.0
-        expected = privacy.gaussian_epsilon_of(2.0, 6e-7)
+        expected = privacy.Loss(mu=2.0).epsilon(6e-7)
         assert cost.epsilon_total == pytest.approx(expected)
     other = run("c", data="another store", releases=[VOCABULARY])
     _, cost = costs_of([*folders, other])
     assert cost.epsilon_total == pytest.approx(
-        privacy.gaussian_epsilon_of(3.0, 2e-7), rel=1e-6
+        privacy.Loss(mu=6**0.5).epsilon(2e-7), rel=1e-6
     )

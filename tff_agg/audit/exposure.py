@@ -6,7 +6,7 @@ audit is as strong as the analysis only where its canaries take part in such rou
 
 import numpy as np
 
-from tff_agg.privacy.participation import AtMostOnce
+from tff_agg.privacy.participation import AtMostOnce, check_schema
 from tff_agg.privacy.plan import Plan
 
 
@@ -49,7 +49,7 @@ def strongest_rounds(
       >>> strongest_rounds(plan, 3, room=1)
       [(0,), (1,), (2,)]
     """
-    n, schema = plan.rounds, plan.participation
+    n, schema = plan.rounds, check_schema(plan.participation)
     most = schema.largest(n)
     if room is None:
         room = -(-2 * count * most // n)

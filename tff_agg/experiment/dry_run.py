@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
       validations: How many are left.
     """
 
-    plan: privacy.PrivacyPlan
+    plan: privacy.Plan
     members: privacy.Sampler
     disk: needs.Disk
     done: int
@@ -76,7 +76,7 @@ def estimate(
     task: Task,
     out: str,
     clock: Callable[[], float] = time.monotonic,
-    on_plan: Callable[[privacy.PrivacyPlan], None] | None = None,
+    on_plan: Callable[[privacy.Plan], None] | None = None,
 ) -> Estimate:
     """Checks everything that a run would check, and measures two rounds.
 

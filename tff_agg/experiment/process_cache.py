@@ -57,13 +57,14 @@ class ProcessCache:
         self._processes: dict[Hashable, Process] = {}
         self._contexts: dict[Hashable, tff.framework.SyncContext] = {}
 
-    def process(self, task: Task, plan: privacy.PrivacyPlan) -> Process:
+    def process(self, task: Task, plan: privacy.Plan) -> Process:
         """Returns the process of a task, built at most once."""
         key: tuple[Hashable, ...] = (type(task), task.config.process_key())
         key += tuple(task.shapes.items())
-        if isinstance(plan, privacy.DPSGDPlan):
-            # Its noise follows from data and shift, too, which are no part of the key.
-            key += (plan,)
+        if plan.most_users is None:
+            # Sampled batches: the noise follows from data and shift, too, which are no
+            # part of the key.
+            key += (plan.noise_multiplier, plan.rounds, plan.participation)
         if key not in self._processes:
             self._processes[key] = task.build_process(plan)
         return self._processes[key]
@@ -117,7 +118,7 @@ def first_state(
 
 
 def build_dp_ftrl(
-    task: Task, plan: privacy.PrivacyPlan
+    task: Task, plan: privacy.Plan
 ) -> "tff.learning.templates.LearningProcess":
     """Builds the TFF process of a task."""
     from tff_agg.learning import group_work, process, trainers

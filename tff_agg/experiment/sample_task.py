@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 
 from pds.poisson_sampler import PoissonSampler
-from tff_agg import privacy
+from tff_agg import noise, privacy
 from tff_agg.experiment import cohorts
 from tff_agg.experiment.classifier import ClassifierTask, Rows
 from tff_agg.experiment.config import RunConfig
@@ -101,15 +101,16 @@ class SampleConfig(RunConfig):
         """Returns the configuration with its number of steps, for so many examples."""
         if self.rounds:
             return self
-        plan = privacy.DPSGDPlan.steps_for_epsilon(
+        plan = privacy.Plan.rounds_for_epsilon(
             self.epsilon or 0.0,
             noise_multiplier=self.noise_multiplier or 0.0,
-            batch_size=self.batch_size,
-            population_size=population_size,
+            cohort_size=self.batch_size,
+            mechanism=noise.identity(),
+            participation=privacy.PoissonSampling.of(self.batch_size, population_size),
             delta=self.delta,
             clip_norm=self.clip_norm,
         )
-        return dataclasses.replace(self, rounds=plan.steps)
+        return dataclasses.replace(self, rounds=plan.rounds)
 
 
 class SampleTask(ClassifierTask):
@@ -180,23 +181,25 @@ class SampleTask(ClassifierTask):
                     digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
-    def build_plan(self) -> privacy.DPSGDPlan:
+    def build_plan(self) -> privacy.Plan:
         """Returns the plan of DP-SGD; finds the noise where ε was given."""
-        config = self.config
+        config, size = self.config, len(self.users())
+        drawn: Any = privacy.PoissonSampling.of(config.batch_size, size)
+        if config.pds:
+            drawn = self.build_sampler().participation
         shares: dict[str, Any] = {
             "clip_norm": config.clip_norm,
-            "batch_size": config.batch_size,
-            "population_size": len(self.users()),
-            "steps": config.rounds,
+            "cohort_size": config.batch_size,
+            "rounds": config.rounds,
+            "mechanism": noise.identity(),
+            "participation": drawn,
             "delta": config.delta,
             "noise_seed_is_known": config.noise_seed_is_known,
         }
-        if config.pds:
-            shares["shift"] = self.build_sampler().participation
         if config.noise_multiplier is None:
             assert config.epsilon is not None
-            return privacy.DPSGDPlan.for_epsilon(config.epsilon, **shares)
-        return privacy.DPSGDPlan(
+            return privacy.Plan.for_epsilon(config.epsilon, **shares)
+        return privacy.Plan(
             noise_multiplier=config.noise_multiplier,
             claimed_epsilon=config.epsilon,
             **shares,
@@ -239,11 +242,10 @@ class SampleTask(ClassifierTask):
 
         return batch
 
-    def build_process(self, plan: privacy.PrivacyPlan) -> "DPSGDProcess":
+    def build_process(self, plan: privacy.Plan) -> "DPSGDProcess":
         """Returns the trainer."""
         from tff_agg.learning.dp_sgd import DPSGDProcess
 
-        assert isinstance(plan, privacy.DPSGDPlan)
         config = self.config
         return DPSGDProcess(
             self.sample_model(),

@@ -254,7 +254,7 @@ class Task(abc.ABC):
 
     # What trains it: DP-FTRL over users, unless a kind of task says otherwise.
 
-    def build_plan(self) -> privacy.PrivacyPlan:
+    def build_plan(self) -> privacy.Plan:
         """Returns the privacy plan of a run."""
         return self.config.build_plan(self.releases())
 
@@ -270,7 +270,7 @@ class Task(abc.ABC):
 
         return cohorts.reader(self, members)
 
-    def build_process(self, plan: privacy.PrivacyPlan) -> loop.Process:
+    def build_process(self, plan: privacy.Plan) -> loop.Process:
         """Returns the process that the training loop drives."""
         from tff_agg.experiment import process_cache
 

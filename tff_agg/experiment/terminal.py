@@ -80,7 +80,7 @@ def lane_table(rows: Sequence[lane_times.LaneTime]) -> str:
     return table(["lane", "clients", "seconds", "% of the busiest"], cells)
 
 
-def plan_table(plan: privacy.PrivacyPlan) -> str:
+def plan_table(plan: privacy.Plan) -> str:
     """Lays the privacy plan out, both readings of the noise multiplier with it."""
     facts = plan.to_json()
     kind = "exact" if facts["sensitivity_is_exact"] else "upper bound"
@@ -102,8 +102,7 @@ def plan_table(plan: privacy.PrivacyPlan) -> str:
         ["ρ (zCDP)", plan.no_guarantee or f"{plan.rho:.4g}"],
         [f"ε at δ = {plan.delta:g}", plan.no_guarantee or f"{plan.epsilon:.4g}"],
     ]
-    of_tree = isinstance(plan, privacy.Plan) and plan.mechanism.forest is not None
-    if of_tree and not plan.no_guarantee:
+    if plan.mechanism.forest is not None and not plan.no_guarantee:
         per_node = facts["rho_if_read_as_per_node_multiplier"]
         rows.append(["if read per tree node", f"ρ would be {per_node:.4g}"])
     return wrapped_table(["privacy plan", ""], rows)

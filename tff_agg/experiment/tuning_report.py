@@ -39,6 +39,7 @@ def training_cost(
         min(one.delta for one in found),
         runs,
         delta_of_releases=_released(found),
+        is_gaussian=all(one.is_gaussian for one in found),
         shared_users=_shared(found),
     )
 
@@ -64,6 +65,7 @@ def inference_cost(
         min(one.delta for one in known),
         points,
         delta_of_releases=_released(known),
+        is_gaussian=all(one.is_gaussian for one in known),
         shared_users=_shared(known),
     )
 
@@ -76,6 +78,7 @@ class _Guarantee(NamedTuple):
       rho: ρ, infinity without a guarantee.
       delta: δ.
       delta_of_releases: The part of δ that the releases before training take up.
+      is_gaussian: Whether all releases are Gaussian mechanisms, as training is.
       shared_users: How many users of each evaluation set are training users, or None.
     """
 
@@ -83,6 +86,7 @@ class _Guarantee(NamedTuple):
     rho: float
     delta: float
     delta_of_releases: float
+    is_gaussian: bool
     shared_users: dict[str, int] | None
 
 
@@ -98,6 +102,7 @@ def _guarantee(folder: pathlib.Path) -> _Guarantee | None:
         rho=math.inf if found["rho"] is None else found["rho"],
         delta=found["delta"],
         delta_of_releases=found.get("delta_of_releases", 0.0),
+        is_gaussian=all(one["is_gaussian"] for one in content.get("releases", [])),
         shared_users=content.get("evaluation", {}).get("users_shared_with_training"),
     )
 

@@ -62,7 +62,7 @@ class DPSGDProcess:
         self,
         model: SampleModel,
         *,
-        plan: privacy.DPSGDPlan,
+        plan: privacy.Plan,
         averager: averaging.Averager | None = None,
         learning_rate: float = 1.0,
         momentum: float = 0.0,
@@ -82,8 +82,12 @@ class DPSGDProcess:
           step_from: As in `build_dp_ftrl_process`.
           memory_budget: In bytes, for what a micro-batch holds for each example.
         """
-        if not isinstance(plan, privacy.DPSGDPlan):
-            raise TypeError(f"plan must be a privacy.DPSGDPlan, got {plan!r}")
+        drawn = getattr(plan, "participation", None)
+        kinds = privacy.PoissonSampling | privacy.ShiftingPoissonSampling
+        if not isinstance(drawn, kinds):
+            raise TypeError(
+                f"plan must be a privacy.Plan of sampled batches, got {plan!r}"
+            )
         server_step.check_step(learning_rate, momentum, nesterov, step_from, prefix="")
         self.model, self.plan = model, plan
         self.averager = averager or averaging.last()
@@ -96,10 +100,11 @@ class DPSGDProcess:
         self._memory_budget = memory_budget
         self._mechanism = noise.identity()
         self._compiled: dict[int, Callable[..., tuple[State, Metrics]]] = {}
-        facts = ("clip_norm", "cohort_size", "population_size", "rounds")
+        facts = ("clip_norm", "cohort_size", "rounds")
         self.description = {
             "plan": {
                 **{name: getattr(plan, name) for name in facts},
+                "population_size": drawn.population_size,
                 "noise_multiplier": plan.noise_multiplier,
                 "mechanism": "dp_sgd",
                 "participation": plan.participation.to_json(),
@@ -161,9 +166,9 @@ class DPSGDProcess:
 
     def steps_done(self, state: State) -> int:
         """Returns how many steps are done; refuses where none is left."""
-        if (done := int(state["round"])) >= self.plan.steps:
+        if (done := int(state["round"])) >= self.plan.rounds:
             raise ValueError(
-                f"the plan is for {self.plan.steps} steps; {done} are done"
+                f"the plan is for {self.plan.rounds} steps; {done} are done"
             )
         return done
 
@@ -175,7 +180,7 @@ class DPSGDProcess:
     @property
     def _usual(self) -> int:
         """The size that hardly any batch exceeds."""
-        mean = self.plan.batch_size
+        mean = self.plan.cohort_size
         return math.ceil(mean + _SURELY * math.sqrt(mean) + 1)
 
     def capacity(self, count: int, micro: int) -> int:
@@ -222,7 +227,7 @@ class DPSGDProcess:
         """Returns the next state and the metrics, from the sum of `count` gradients."""
         plan, (drawn, unit) = self.plan, noise
         update = jax.tree_util.tree_map(
-            lambda g, z: (g + plan.noise_stddev * z) / plan.batch_size,
+            lambda g, z: (g + plan.noise_stddev * z) / plan.cohort_size,
             total.gradients,
             unit,
         )

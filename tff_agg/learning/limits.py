@@ -7,13 +7,13 @@ have trained in vain. Here the same is asked of the arguments, when they are giv
 
 import tensorflow_federated as tff
 
-from tff_agg.privacy import PrivacyPlan
+from tff_agg.privacy import Plan
 
 
 class _WithinPlan(tff.framework.ConcreteComputation):
     """A computation `(state, clients' data) -> …` that looks at a plan first."""
 
-    plan: PrivacyPlan
+    plan: Plan
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         parameters = tff.structure.to_elements(self.type_signature.parameter)
@@ -24,7 +24,7 @@ class _WithinPlan(tff.framework.ConcreteComputation):
         return super().__call__(*args, **kwargs)
 
 
-def within_plan(computation: tff.Computation, plan: PrivacyPlan) -> tff.Computation:
+def within_plan(computation: tff.Computation, plan: Plan) -> tff.Computation:
     """Returns a process's `next` that refuses what the plan does not cover.
 
     Inside of another TFF computation, where arguments are not known yet, it is
@@ -46,7 +46,7 @@ def within_plan(computation: tff.Computation, plan: PrivacyPlan) -> tff.Computat
     return checked
 
 
-def check(plan: PrivacyPlan, state: object, clients: object) -> None:
+def check(plan: Plan, state: object, clients: object) -> None:
     """Raises if the plan does not cover another round on a state, or its cohort.
 
     Args:

@@ -159,5 +159,5 @@ def _rule(process: DPSGDProcess) -> dict[str, Any]:
 def _starts_in_time(lane: Lane) -> bool:
     """Returns whether up to `start` the aggregate is the iterate, if that is known."""
     weights = lane.process.averager.weights
-    last = lane.process.plan.steps if lane.start is None else lane.start - 1
+    last = lane.process.plan.rounds if lane.start is None else lane.start - 1
     return weights is None or last < 0 or bool(weights(last)[-1] == 1)

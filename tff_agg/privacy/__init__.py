@@ -7,17 +7,8 @@ Example:
   (4.3, 17.65)
 """
 
-from tff_agg.privacy.cohorts import ParticipationError
-from tff_agg.privacy.dp_sgd_plan import DPSGDPlan
-from tff_agg.privacy.guarantees import (
-    Epsilons,
-    calibrate,
-    delta_warning,
-    gaussian_epsilon,
-    gaussian_epsilon_of,
-    gaussian_epsilons,
-    rho,
-)
+from tff_agg.privacy.cohorts import ParticipationError, Sampler
+from tff_agg.privacy.losses import METHODS, Loss, delta_warning, noise_for
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,
@@ -26,38 +17,26 @@ from tff_agg.privacy.participation import (
     implies,
 )
 from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.plan_protocol import PrivacyPlan, Sampler
 from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.releases import Release
 from tff_agg.privacy.report import add_audit, add_search, searches_of, write_report
-from tff_agg.privacy.sampled_guarantees import (
-    dp_sgd_epsilon,
-    dp_sgd_noise,
-    dp_sgd_renyi,
-    dp_sgd_steps,
-)
 from tff_agg.privacy.searches import SearchCost, inference_search, training_search
 from tff_agg.privacy.selection import KeySelection
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity
-from tff_agg.privacy.tf_privacy import (
-    noise_multiplier_from_per_node,
-    per_node_from_noise_multiplier,
-    rho_of_per_node,
-)
+from tff_agg.privacy.tf_privacy import rho_of_per_node
 
 __all__ = [
+    "METHODS",
     "AtMostOnce",
-    "DPSGDPlan",
-    "Epsilons",
     "FixedEpochOrder",
     "KeySelection",
+    "Loss",
     "MinSeparation",
     "Participation",
     "ParticipationError",
     "Plan",
     "PoissonSampling",
-    "PrivacyPlan",
     "PrivacyRecipe",
     "Release",
     "Sampler",
@@ -66,20 +45,10 @@ __all__ = [
     "ShiftingPoissonSampling",
     "add_audit",
     "add_search",
-    "calibrate",
     "delta_warning",
-    "dp_sgd_epsilon",
-    "dp_sgd_noise",
-    "dp_sgd_renyi",
-    "dp_sgd_steps",
-    "gaussian_epsilon",
-    "gaussian_epsilon_of",
-    "gaussian_epsilons",
     "implies",
     "inference_search",
-    "noise_multiplier_from_per_node",
-    "per_node_from_noise_multiplier",
-    "rho",
+    "noise_for",
     "rho_of_per_node",
     "searches_of",
     "sensitivity",

@@ -1,15 +1,75 @@
 """Whether the cohorts of a run keep a participation schema."""
 
 import collections
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
+from tff_agg.aliases import JsonObject
 from tff_agg.privacy.participation import Participation, check_schema
 
 
 class ParticipationError(ValueError):
     """A sampler breaks a participation schema."""
+
+
+class Describable(Protocol):
+    """A promise about who takes part when."""
+
+    def describe(self) -> str:
+        """Returns the promise in words."""
+
+    def to_json(self) -> JsonObject:
+        """Returns the promise as JSON values."""
+
+
+class Shortage(Protocol):
+    """A round with too few users."""
+
+    @property
+    def round(self) -> int:
+        """Which round it is."""
+
+
+class Sampler(Protocol):
+    """Who takes part in which round: a function of the round alone."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are."""
+
+    @property
+    def cohort_size(self) -> int:
+        """How many take part in a round; on average, where each is drawn alone."""
+
+    @property
+    def participation(self) -> Describable:
+        """The schema that all cohorts together keep."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum over how cohorts are drawn."""
+
+    @property
+    def shortages(self) -> Sequence[Shortage]:
+        """The rounds with too few users."""
+
+    def users(self, round: int, /) -> np.ndarray:
+        """Returns who takes part in the given round."""
+
+    def describe(self) -> str:
+        """Returns in words who takes part when."""
+
+
+def check_can_be_seen(sampler: object, *names: str) -> None:
+    """Refuses a sampler that has not what a plan must look at before it accepts it."""
+    if missing := [name for name in names if not hasattr(sampler, name)]:
+        raise ValueError(
+            f"the sampler {type(sampler).__name__} has no {', '.join(missing)}: a plan "
+            "accepts a sampler only after looking at who takes part, for which it "
+            f"needs {', '.join(names)}"
+        )
 
 
 def as_ids(users: Iterable[Hashable]) -> list[Hashable]:

@@ -1,6 +1,6 @@
 """One plan: everything a guarantee rests on, in one object that cannot disagree.
 
-The aggregator takes its clip norm and noise from the plan, the accountant its figures,
+The noisy mean takes its clip norm and noise from the plan, the accountant its figures,
 the sampler's schema is compared with the plan's, and contradictions are refused before
 anything runs.
 """
@@ -13,22 +13,13 @@ from typing import Any
 
 from tff_agg.aliases import Ids, JsonObject
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import checks, cohorts, dp_ftrl_words, guarantees, tf_privacy
-from tff_agg.privacy import sensitivity as sensitivities
-from tff_agg.privacy.participation import (
-    AtMostOnce,
-    Participation,
-    check_schema,
-    implies,
-)
-from tff_agg.privacy.plan_protocol import ReportWords, Sampler, check_can_be_seen
+from tff_agg.privacy import checks, cohorts, losses
+from tff_agg.privacy.accounting import Accounting, accounting_of
+from tff_agg.privacy.losses import Loss
+from tff_agg.privacy.participation import AtMostOnce, Participation, check_schema
+from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 from tff_agg.privacy.releases import Release, delta_left, names_of
-
-ADJACENCY = (
-    "zero-out: two data sets are neighbours if one comes from the other by replacing "
-    "all contributions of one user with zero, everything else (the rounds, the other "
-    "users' cohorts and the fixed divisor) staying as it is"
-)
+from tff_agg.privacy.sensitivity import Sensitivity
 
 NO_NOISE = "none: no noise is added"
 KNOWN_SEED = "none: the noise seed is known"
@@ -36,23 +27,29 @@ KNOWN_SEED = "none: the noise seed is known"
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """A private run as planned.
+    """A private run as planned: by DP-FTRL over users, or by DP-SGD over examples.
 
     Attributes:
-      clip_norm: The largest L2 norm of one user's update in one round.
-      cohort_size: The fixed divisor of the clipped sum: the planned users per round.
+      clip_norm: The largest L2 norm of one user's update in one round, or of one
+        example's gradient in one step.
+      cohort_size: The fixed divisor of the clipped sum: the planned users per round, or
+        the expected size of a sampled batch.
       rounds: The length of the run.
       mechanism: The noise; it must serve all rounds.
       noise_multiplier: Standard deviation of the noise over the WHOLE sensitivity of
         the mechanism under `participation`. Not TF-Privacy's per-node multiplier: for
-        that see `from_per_node_multiplier`.
-      participation: In which rounds one user may take part; once by default.
+        that see `from_per_node_multiplier`. Where batches are sampled, over the clip
+        norm.
+      participation: In which rounds one user may take part; once by default. With
+        `PoissonSampling` or `ShiftingPoissonSampling` the plan is one of DP-SGD: every
+        step draws its examples anew, and one example is what is protected.
       delta: δ of the (ε, δ) figures.
       releases: What else was released about the same users, such as a vocabulary with
         noise. Its ρ and δ are counted in all figures of the plan.
-      noise_seed_is_known: Whether anybody but the server can know the noise seed, as in
-        tests and demos. Such a run has no guarantee: ρ and ε are infinite, whatever the
-        noise. What the noise would be worth is `nominal_rho` and `nominal_epsilon`.
+      noise_seed_is_known: Whether anybody but the server can know the noise seed, or
+        that of the sampling, as in tests and demos. Such a run has no guarantee: ρ and
+        ε are infinite, whatever the noise. What the noise would be worth is
+        `nominal_rho` and `nominal_epsilon`.
       claimed_epsilon: If given, the plan is refused when its (nominal) ε is above it.
       claimed_sensitivity: If given, the plan is refused when the mechanism's
         sensitivity to updates of norm 1 is above it.
@@ -62,6 +59,11 @@ class Plan:
       ...             mechanism=tree(), noise_multiplier=0.341)
       >>> round(plan.rho, 2), round(plan.noise_stddev, 3)
       (4.3, 1.131)
+      >>> plan = Plan(clip_norm=1.0, cohort_size=4096, rounds=3068, delta=1e-5,
+      ...             mechanism=identity(), noise_multiplier=3.0,
+      ...             participation=PoissonSampling(4096 / 50_000, 50_000))
+      >>> round(plan.epsilon, 2)
+      7.42
     """
 
     clip_norm: float
@@ -69,7 +71,9 @@ class Plan:
     rounds: int
     mechanism: Mechanism
     noise_multiplier: float
-    participation: Participation = dataclasses.field(default_factory=AtMostOnce)
+    participation: Participation | PoissonSampling | ShiftingPoissonSampling = (
+        dataclasses.field(default_factory=AtMostOnce)
+    )
     delta: float = 1e-6
     releases: Sequence[Release] = ()
     noise_seed_is_known: bool = False
@@ -84,10 +88,9 @@ class Plan:
         checks.check_delta(self.delta)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism, got {self.mechanism!r}")
-        check_schema(self.participation)
         delta_left(self.delta, self.releases)
+        self.accounting.check(self)
         self.mechanism.check_rounds(self.rounds)
-        self.participation.largest(self.rounds)
         self._check_claims()
 
     def _check_claims(self) -> None:
@@ -111,22 +114,19 @@ class Plan:
         # A little slack: the claim may be a figure that was itself computed here.
         if self.nominal_epsilon > claim * (1 + 1e-9):
             raise ValueError(
-                f"noise_multiplier={self.noise_multiplier} gives epsilon="
-                f"{self.nominal_epsilon:.6g} at delta={self.delta}, above "
-                f"claimed_epsilon={claim:.6g}; use Plan.for_epsilon to find the "
-                "multiplier"
+                f"noise_multiplier={self.noise_multiplier} over {self.rounds} rounds "
+                f"gives epsilon={self.nominal_epsilon:.6g} at delta={self.delta}, "
+                f"above claimed_epsilon={claim:.6g}; use Plan.for_epsilon to find the "
+                "multiplier, or Plan.rounds_for_epsilon the steps of DP-SGD"
             )
 
     @classmethod
-    def for_epsilon(
-        cls,
-        epsilon: float,
-        *,
-        delta: float = 1e-6,
-        releases: Sequence[Release] = (),
-        **rest: Any,
-    ) -> "Plan":
+    def for_epsilon(cls, epsilon: float, **rest: Any) -> "Plan":
         """Makes the plan with the least noise that reaches ε at δ, releases included.
+
+        Args:
+          epsilon: The ε to reach.
+          **rest: All that a plan needs, but for the noise multiplier.
 
         Example:
           >>> plan = Plan.for_epsilon(8.0, clip_norm=1.0, cohort_size=100,
@@ -134,27 +134,37 @@ class Plan:
           >>> plan.epsilon <= 8.0
           True
         """
-        if "noise_multiplier" in rest:
-            raise ValueError("for_epsilon finds noise_multiplier; do not give it")
-        checks.check_delta(delta)
-        sigma = guarantees.calibrate(epsilon, delta_left(delta, releases))
-        if (spent := sum(release.rho for release in releases)) > 0:
-            whole = guarantees.rho(sigma)
-            if (left := whole - spent) <= 0:
-                raise ValueError(
-                    f"epsilon={epsilon:g} at delta={delta:g} allows a rho of "
-                    f"{whole:.4g}, and {names_of(releases)} spent {spent:.4g}: nothing "
-                    "is left for training; ask for a larger epsilon"
-                )
-            # Rounded up, so that the sum does not exceed ε by the last digit.
-            sigma = math.sqrt(0.5 / left) * (1 + 1e-12)
-        return cls(
-            noise_multiplier=sigma,
-            delta=delta,
-            releases=releases,
-            claimed_epsilon=epsilon,
-            **rest,
-        )
+        return cls._found("noise_multiplier", 1.0, epsilon, rest)
+
+    @classmethod
+    def rounds_for_epsilon(cls, epsilon: float, **rest: Any) -> "Plan":
+        """Makes the plan of DP-SGD with the most steps that keep ε with so much noise.
+
+        Raises:
+          ValueError: Not even one step keeps it.
+        """
+        return cls._found("rounds", 1, epsilon, rest)
+
+    @classmethod
+    def _found(cls, sought: str, at_first: float, epsilon: float, rest: Any) -> "Plan":
+        """Makes a plan that keeps ε, but for one number, and finds that."""
+        name = "for_epsilon" if sought == "noise_multiplier" else "rounds_for_epsilon"
+        if sought in rest:
+            raise ValueError(f"{name} finds {sought}; do not give it")
+        # Refuses bad numbers by their names, before any search.
+        plan = cls(**(rest | {sought: at_first}))
+        checks.check_epsilon(epsilon)
+        kind, left, spent = plan.accounting, plan._delta_left, plan._spent_before
+        search = kind.noise_for if sought == "noise_multiplier" else kind.rounds_for
+        if spent.epsilon(left) >= epsilon:
+            raise ValueError(
+                f"epsilon={epsilon:g} at delta={plan.delta:g}: of its rho, "
+                f"{names_of(plan.releases)} spent {spent.rho:.4g}: nothing is left for "
+                "training; ask for a larger epsilon"
+            )
+        found = search(plan, epsilon, left, spent)
+        result: dict[str, Any] = {sought: found, "claimed_epsilon": epsilon}
+        return dataclasses.replace(plan, **result)
 
     @classmethod
     def from_per_node_multiplier(
@@ -174,16 +184,24 @@ class Plan:
         return dataclasses.replace(unit, noise_multiplier=sigma)
 
     @functools.cached_property
-    def sensitivity(self) -> sensitivities.Sensitivity:
-        """The mechanism's sensitivity to one user with updates of norm at most 1."""
-        return sensitivities.sensitivity(
-            self.mechanism, self.participation, self.rounds
-        )
+    def accounting(self) -> Accounting:
+        """How noise becomes a loss; follows from the participation."""
+        return accounting_of(self.participation)
+
+    @functools.cached_property
+    def sensitivity(self) -> Sensitivity:
+        """What one unit of the noise multiplier covers, for a clip norm of 1."""
+        return self.accounting.sensitivity(self)
 
     @property
     def noise_stddev(self) -> float:
         """What unit noise is multiplied with before it is added to the clipped sum."""
         return self.noise_multiplier * self.clip_norm * self.sensitivity.value
+
+    @property
+    def most_users(self) -> int | None:
+        """The most users in a round; None where batches are drawn by chance."""
+        return self.accounting.most_users(self)
 
     @property
     def per_node_multiplier(self) -> float:
@@ -195,14 +213,9 @@ class Plan:
         return self.noise_multiplier * self.sensitivity.value
 
     @property
-    def report_words(self) -> ReportWords:
-        """What a report says about this kind of plan."""
-        return dp_ftrl_words.report_words(self)
-
-    @property
     def adjacency(self) -> str:
         """What makes two data sets neighbours, in words."""
-        return ADJACENCY
+        return self.accounting.adjacency
 
     @property
     def no_guarantee(self) -> str | None:
@@ -211,91 +224,67 @@ class Plan:
             return KNOWN_SEED
         return NO_NOISE if self.noise_multiplier == 0 else None
 
-    @property
-    def rho(self) -> float:
-        """The ρ of zero-concentrated differential privacy: the run and all releases."""
-        return math.inf if self.no_guarantee else self.nominal_rho
-
-    @property
-    def nominal_rho(self) -> float:
-        """What ρ is if the noise seed is secret."""
-        return guarantees.rho(self.noise_multiplier) + self._spent_before
-
-    @property
-    def _spent_before(self) -> float:
-        """The ρ of all releases."""
-        return math.fsum(release.rho for release in self.releases)
-
-    @property
-    def training_rho(self) -> float:
-        """The ρ of the run alone, without the releases before it."""
-        return math.inf if self.no_guarantee else guarantees.rho(self.noise_multiplier)
-
     @functools.cached_property
-    def epsilons(self) -> guarantees.Epsilons:
-        """ε at `delta` for the run and all releases, by several conversions."""
-        sigma = self._whole_multiplier(self.noise_multiplier)
-        return guarantees.gaussian_epsilons(
-            0.0 if self.no_guarantee else sigma, self._delta_left
-        )
+    def training_loss(self) -> Loss:
+        """The loss of training alone, if the noise seed is secret."""
+        return self.accounting.loss(self, self.noise_multiplier, self.rounds)
 
     @property
-    def epsilon(self) -> float:
-        """ε at `delta` for the run and all releases, by the tight conversion."""
-        return math.inf if self.no_guarantee else self.nominal_epsilon
-
-    @functools.cached_property
-    def nominal_epsilon(self) -> float:
-        """What ε is if the noise seed is secret."""
-        sigma = self._whole_multiplier(self.noise_multiplier)
-        return guarantees.gaussian_epsilon(sigma, self._delta_left)
-
-    def epsilon_of(self, rho: float) -> float:
-        """Returns ε at `delta` of a ρ that includes that of the releases."""
-        return guarantees.gaussian_epsilon_of(rho, self._delta_left)
+    def _spent_before(self) -> Loss:
+        """The loss of all releases."""
+        return sum((release.loss for release in self.releases), Loss())
 
     @property
     def _delta_left(self) -> float:
         """The part of δ that the releases leave to the noise."""
         return delta_left(self.delta, self.releases)
 
-    def _whole_multiplier(self, training: float) -> float:
-        """Returns the multiplier of the one Gaussian mechanism that has all the ρ."""
-        if not self._spent_before or not training:
-            return training
-        return math.sqrt(0.5 / (guarantees.rho(training) + self._spent_before))
-
     @property
-    def rho_if_read_as_per_node(self) -> float:
-        """ρ if `noise_multiplier` were meant per node of an unrestarted tree.
+    def loss(self) -> Loss:
+        """The loss of the run and all releases."""
+        if self.no_guarantee:
+            return losses.UNBOUNDED
+        return self.training_loss + self._spent_before
 
-        Printed next to `rho` so that the two readings are never confused.
-        """
-        return tf_privacy.rho_of_per_node(
-            self.noise_multiplier, self.rounds, self.participation
-        )
-
-    def _multiplier_after(self, rounds: int, quick: bool = False) -> float:
-        """Returns the noise multiplier relative to what so many rounds reveal.
-
-        0 where there is no guarantee; without the releases.
-        """
+    def _loss_after(self, rounds: int, quick: bool = False) -> Loss:
+        """Returns the loss of the first rounds and all releases."""
         checks.check_count("rounds", rounds)
         if rounds > self.rounds:
             raise ValueError(f"the plan has {self.rounds} rounds, asked after {rounds}")
-        if self.no_guarantee:
-            return 0.0
-        if quick:
-            so_far = sensitivities.so_far(
-                self.mechanism, self.participation, rounds, self.rounds
-            )
-        else:
-            so_far = sensitivities.sensitivity(
-                self.mechanism, self.participation.cut(rounds), rounds
-            )
-        # An upper bound may be looser for fewer rounds; the whole run bounds it too.
-        value = min(so_far.value, self.sensitivity.value)
-        return self.noise_multiplier * self.sensitivity.value / value
+        if self.no_guarantee or rounds == self.rounds:
+            return self.loss
+        found = self.accounting.loss(self, self.noise_multiplier, rounds, quick)
+        return found + self._spent_before
+
+    @property
+    def rho(self) -> float:
+        """The ρ of zero-concentrated differential privacy: the run and all releases."""
+        return self.loss.rho
+
+    @property
+    def training_rho(self) -> float:
+        """The ρ of the run alone, without the releases before it."""
+        return math.inf if self.no_guarantee else self.training_loss.rho
+
+    @functools.cached_property
+    def epsilons(self) -> dict[str, float]:
+        """ε at `delta` for the run and all releases, by several conversions."""
+        return self.loss.epsilons(self._delta_left)
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """ε at `delta` for the run and all releases, by the tight conversion."""
+        return self.loss.epsilon(self._delta_left)
+
+    @property
+    def nominal_rho(self) -> float:
+        """What ρ is if the noise seed is secret."""
+        return (self.training_loss + self._spent_before).rho
+
+    @functools.cached_property
+    def nominal_epsilon(self) -> float:
+        """What ε is if the noise seed is secret."""
+        return (self.training_loss + self._spent_before).epsilon(self._delta_left)
 
     def rho_after(self, rounds: int) -> float:
         """Returns the ρ spent if the run stops after so many rounds.
@@ -303,51 +292,41 @@ class Plan:
         The number has to be fixed in advance. If the run is stopped because of what it
         showed, its last round depends on the data, and `rho` holds.
         """
-        return guarantees.rho(self._multiplier_after(rounds)) + self._spent_before
+        return self._loss_after(rounds).rho
 
     def epsilon_after(self, rounds: int) -> float:
         """Returns the ε spent if the run stops after so many rounds, fixed in advance.
 
         As for `rho_after`: otherwise `epsilon` holds.
         """
-        sigma = self._whole_multiplier(self._multiplier_after(rounds))
-        return guarantees.gaussian_epsilon(sigma, self._delta_left)
+        return self._loss_after(rounds).epsilon(self._delta_left)
 
     def epsilon_so_far(self, rounds: int) -> float:
-        """Returns an ε of so many rounds that is quick to compute, and not below."""
-        sigma = self._whole_multiplier(self._multiplier_after(rounds, quick=True))
-        return guarantees.gaussian_epsilon(sigma, self._delta_left)
+        """Returns an ε of so many rounds that is quick to compute, and not below.
 
-    def check_sampler(self, sampler: Sampler) -> None:
+        Sampled steps are composed by Rényi accounting, as long as the whole plan's ε is
+        not smaller.
+        """
+        loss = self._loss_after(rounds, quick=True)
+        method = "rdp" if loss.kinds else "tight"
+        return min(loss.epsilon(self._delta_left, method), self.epsilon)
+
+    def check_sampler(self, sampler: Any) -> None:
         """Refuses a sampler that does not keep what this plan counts on.
 
         Args:
-          sampler: Has `participation` (its schema), `rounds`, `cohort_size` and
-            `users(round)`, the users of a round's cohort.
+          sampler: Has `participation` (its schema), `rounds` and `users(round)`, the
+            users of a round's cohort; also `cohort_size`, or `population_size` where
+            batches are sampled.
 
         Raises:
           ValueError: The sampler cannot list its users, its schema allows more than
             the plan's, its run is shorter, its cohort size is not the plan's, or a
-            cohort breaks the schema.
-          TypeError: Its schema is none of user-level privacy.
+            cohort breaks the schema. Of sampled batches: their probability or
+            population is not the plan's, or they are not drawn as they should be.
+          TypeError: Its schema is none of user-level privacy, but the plan's is.
         """
-        check_can_be_seen(sampler, "participation", "rounds", "cohort_size", "users")
-        kept = check_schema(sampler.participation)
-        if not implies(kept, self.participation, self.rounds):
-            raise ValueError(
-                f"the sampler keeps {kept}, which allows more than the plan's "
-                f"{self.participation} over {self.rounds} rounds"
-            )
-        if sampler.rounds < self.rounds:
-            raise ValueError(
-                f"the sampler serves {sampler.rounds} rounds, the plan {self.rounds}"
-            )
-        if sampler.cohort_size != self.cohort_size:
-            raise ValueError(
-                f"the sampler draws cohorts of {sampler.cohort_size}, the plan divides "
-                f"by {self.cohort_size}"
-            )
-        self.check_cohorts(sampler.users(t) for t in range(self.rounds))
+        self.accounting.check_sampler(self, sampler)
 
     def check_cohorts(self, users: Iterable[Ids]) -> None:
         """Refuses cohorts, given round by round, that break the schema.
@@ -355,7 +334,7 @@ class Plan:
         Raises:
           cohorts.ParticipationError: Names the user and its rounds.
         """
-        cohorts.check_cohorts(self.participation, users)
+        cohorts.check_cohorts(check_schema(self.participation), users)
 
     def to_json(self) -> JsonObject:
         """Returns the plan and its guarantee as JSON values; infinity is None.
@@ -363,7 +342,6 @@ class Plan:
         Without a guarantee, because no noise is added or because its seed is known, all
         ρ and ε are None.
         """
-        epsilons = {key: checks.finite(x) for key, x in self.epsilons._asdict().items()}
         return {
             "rho": checks.finite(self.rho),
             "training_rho": checks.finite(self.training_rho),
@@ -375,7 +353,9 @@ class Plan:
             "sensitivity": self.sensitivity.value,
             "sensitivity_is_exact": self.sensitivity.exact,
             "sensitivity_method": self.sensitivity.method,
-            "epsilon_by_conversion": epsilons,
+            "epsilon_by_conversion": {
+                name: checks.finite(value) for name, value in self.epsilons.items()
+            },
             "noise_stddev": self.noise_stddev,
             "clip_norm": self.clip_norm,
             "cohort_size": self.cohort_size,
@@ -384,7 +364,5 @@ class Plan:
             "mechanism_parameters": dict(self.mechanism.parameters),
             "participation": self.participation.to_json(),
             "adjacency": self.adjacency,
-            "rho_if_read_as_per_node_multiplier": None
-            if self.no_guarantee
-            else checks.finite(self.rho_if_read_as_per_node),
+            **self.accounting.facts(self),
         }

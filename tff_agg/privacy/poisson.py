@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tff_agg.aliases import Ids, JsonObject
+from tff_agg.privacy import checks
 
 # How many standard deviations a sampler may be off. By chance alone fewer than one in
 # a billion is farther off.
@@ -19,19 +20,43 @@ class PoissonSampling:
 
     Attributes:
       probability: The chance of each example to be in a step's batch.
+      population_size: How many examples there are.
 
     Example:
-      >>> PoissonSampling(0.25).describe()
+      >>> PoissonSampling(0.25, 1000).describe()
       'each step takes each example with probability 0.25, independently of all others'
     """
 
     probability: float
+    population_size: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.probability, float | int) or not (
             0 < self.probability <= 1
         ):
             raise ValueError(f"probability must be in (0, 1], got {self.probability!r}")
+        checks.check_count("population_size", self.population_size)
+
+    @classmethod
+    def of(cls, batch_size: int, population_size: int) -> "PoissonSampling":
+        """Returns the sampling of batches of an expected size.
+
+        Example:
+          >>> PoissonSampling.of(50, 1000).probability
+          0.05
+        """
+        checks.check_count("batch_size", batch_size)
+        checks.check_count("population_size", population_size)
+        if batch_size > population_size:
+            raise ValueError(
+                f"batch_size={batch_size} is above population_size={population_size}"
+            )
+        return cls(batch_size / population_size, population_size)
+
+    @property
+    def expected_size(self) -> float:
+        """How many examples a batch has on average."""
+        return self.probability * self.population_size
 
     def describe(self) -> str:
         """Returns the promise in words."""
@@ -72,15 +97,18 @@ class ShiftingPoissonSampling:
 
     Attributes:
       probabilities: For each group, the probability of every step.
+      population_size: How many examples there are in all groups.
 
     Example:
-      >>> ShiftingPoissonSampling(((0.5, 0.0), (0.0, 0.5))).probability
+      >>> ShiftingPoissonSampling(((0.5, 0.0), (0.0, 0.5)), 100).probability
       0.5
     """
 
     probabilities: tuple[tuple[float, ...], ...]
+    population_size: int
 
     def __post_init__(self) -> None:
+        checks.check_count("population_size", self.population_size)
         lengths = {len(steps) for steps in self.probabilities}
         every = [p for steps in self.probabilities for p in steps]
         if len(lengths) != 1 or not every or not (0 <= min(every) <= max(every) <= 1):
@@ -89,6 +117,11 @@ class ShiftingPoissonSampling:
                 f"same steps; got {len(self.probabilities)} groups with "
                 f"{sorted(lengths)} steps"
             )
+
+    @property
+    def expected_size(self) -> None:
+        """Not known: how many examples a group has is not said here."""
+        return None
 
     @property
     def probability(self) -> float:

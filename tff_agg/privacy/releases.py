@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_agg.aliases import JsonObject
+from tff_agg.privacy import losses
+from tff_agg.privacy.losses import Loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Release:
       rho: Its ρ of zCDP, for one user's contributions set to zero.
       delta: The probability that the ρ does not hold; taken off the run's δ.
       method: How it was made, in words.
+      is_gaussian: Whether it is a Gaussian mechanism. One with the same ρ that is not
+        may reveal more: its ε is then that of its Rényi divergences.
 
     Example:
       >>> Release('vocabulary', rho=0.02, delta=1e-7).to_json()['rho']
@@ -33,12 +37,18 @@ class Release:
     rho: float
     delta: float = 0.0
     method: str = ""
+    is_gaussian: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.rho, int | float) or not 0 <= self.rho < math.inf:
             raise ValueError(f"rho must be a finite number of at least 0: {self.rho!r}")
         if not isinstance(self.delta, int | float) or not 0 <= self.delta < 1:
             raise ValueError(f"delta must be at least 0 and below 1: {self.delta!r}")
+
+    @property
+    def loss(self) -> Loss:
+        """What it reveals, to be added to that of training."""
+        return losses.of_rho(self.rho, self.is_gaussian)
 
     def to_json(self) -> JsonObject:
         """Returns the release as JSON values."""

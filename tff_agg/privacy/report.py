@@ -18,7 +18,8 @@ import filelock
 
 from tff_agg import files
 from tff_agg.aliases import Json, JsonObject
-from tff_agg.privacy.plan_protocol import PrivacyPlan
+from tff_agg.privacy import words as report_words
+from tff_agg.privacy.plan import Plan
 from tff_agg.privacy.searches import SearchCost, shared_users_in_words
 
 STARTS = "The weights that training starts from owe nothing to the protected data"
@@ -36,7 +37,7 @@ _OF_SOME_PLANS = {
 
 
 def report(
-    plan: PrivacyPlan,
+    plan: Plan,
     *,
     rounds_done: int | None = None,
     sampler_checked: bool = False,
@@ -70,7 +71,7 @@ def report(
       17.6476
     """
     whole = plan.to_json()
-    words = plan.report_words
+    words = report_words.report_words(plan)
     enforced = list(words.enforced)
     assumed = [*words.assumed, _start(initial_weights), *extra_assumptions]
     if plan.noise_seed_is_known:
@@ -111,7 +112,7 @@ def report(
         "accounting": {
             "method": words.accounting,
             "epsilon_by_conversion": whole["epsilon_by_conversion"],
-            "headline": "pld",
+            "headline": "tight",
         },
         "plan": whole,
         "enforced": enforced,
@@ -131,7 +132,7 @@ def _start(initial_weights: str | None) -> str:
     )
 
 
-def _so_far(plan: PrivacyPlan, done: int | None) -> dict[str, float | None]:
+def _so_far(plan: Plan, done: int | None) -> dict[str, float | None]:
     """Returns the figures after so many rounds; None where that is not known."""
     if not done:
         spent = None if done is None else 0.0
@@ -250,7 +251,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (head, ruler, *rows)]
 
 
-def write_report(folder: str | os.PathLike, plan: PrivacyPlan, **details: Any) -> None:
+def write_report(folder: str | os.PathLike, plan: Plan, **details: Any) -> None:
     """Writes `privacy_report.md` and `privacy_report.json` into a folder.
 
     Args:

@@ -1,8 +1,8 @@
 """What a search over private runs means for the guarantee, in numbers and in words.
 
 Picking a run, or a way to use it, by looking at several runs releases something about
-all of them. Every run is a Gaussian mechanism, so all runs together are
-one as well: their ρ add up, and ε follows from the sum by the plan's own conversion.
+all of them. Every run is a Gaussian mechanism, so all runs together are one as well:
+their ρ add up, and ε follows from the sum as for one plan.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tff_agg.aliases import JsonObject
-from tff_agg.privacy import checks, guarantees
+from tff_agg.privacy import checks, losses
 
 
 def shared_users_in_words(shared: Mapping[str, int] | None) -> str:
@@ -87,6 +87,7 @@ def training_search(
     runs: int,
     *,
     delta_of_releases: float = 0.0,
+    is_gaussian: bool = True,
     shared_users: Mapping[str, int] | None = None,
 ) -> SearchCost:
     """Returns how a choice among several training runs weakens the guarantee.
@@ -97,6 +98,7 @@ def training_search(
       delta: δ.
       runs: How many runs on the private data were looked at, failed ones included.
       delta_of_releases: The part of δ that releases before the runs take up.
+      is_gaussian: Whether all of the ρ is that of Gaussian mechanisms.
       shared_users: For each set of data that runs were scored on, how many of its users
         are users of the training data; None if not counted.
 
@@ -107,7 +109,9 @@ def training_search(
     if runs < 1:
         raise ValueError(f"runs={runs} must be at least 1.")
     total = runs * rho
-    each, together = (_epsilon(x, delta, delta_of_releases) for x in (rho, total))
+    each, together = (
+        _epsilon(x, delta, delta_of_releases, is_gaussian) for x in (rho, total)
+    )
     if math.isinf(rho):
         text = (
             f"The aggregation in training was chosen among {runs} runs, of which at "
@@ -140,6 +144,7 @@ def inference_search(
     points: int,
     *,
     delta_of_releases: float = 0.0,
+    is_gaussian: bool = True,
     shared_users: Mapping[str, int] | None = None,
 ) -> SearchCost:
     """Returns what comparing ways to aggregate the checkpoints of finished runs means.
@@ -149,6 +154,7 @@ def inference_search(
       delta: δ.
       points: How many ways were compared.
       delta_of_releases: The part of δ that releases before the runs take up.
+      is_gaussian: Whether all of the ρ is that of Gaussian mechanisms.
       shared_users: For each set of data that ways were scored on, how many of its users
         are users of the training data; None if not counted.
 
@@ -159,7 +165,9 @@ def inference_search(
     if not rhos:
         raise ValueError("rhos must name at least one run.")
     runs, rho, total = len(rhos), max(rhos), math.fsum(rhos)
-    each, together = (_epsilon(x, delta, delta_of_releases) for x in (rho, total))
+    each, together = (
+        _epsilon(x, delta, delta_of_releases, is_gaussian) for x in (rho, total)
+    )
     read = "one private run" if runs == 1 else f"{runs} private runs"
     if math.isinf(total):
         read = "one run" if runs == 1 else f"{runs} runs"
@@ -202,8 +210,10 @@ def _free(shared: Mapping[str, int] | None) -> str:
     return ", and costs no privacy to users on whose data nothing is scored"
 
 
-def _epsilon(rho: float, delta: float, delta_of_releases: float) -> float:
+def _epsilon(
+    rho: float, delta: float, delta_of_releases: float, is_gaussian: bool
+) -> float:
     """Returns ε at δ, of which releases have taken a part."""
     checks.check_delta(delta)
     left = delta - delta_of_releases
-    return guarantees.gaussian_epsilon_of(rho, left) if left > 0 else math.inf
+    return losses.of_rho(rho, is_gaussian).epsilon(left) if left > 0 else math.inf

@@ -31,7 +31,7 @@ import math
 import numpy as np
 import scipy.special
 
-from tff_agg.privacy import checks, guarantees
+from tff_agg.privacy import checks
 from tff_agg.privacy.releases import Release
 
 
@@ -76,7 +76,7 @@ class KeySelection:
     @property
     def rho(self) -> float:
         """The ρ of zCDP of the noisy votes."""
-        return guarantees.rho(self.noise_multiplier)
+        return 0.5 / self.noise_multiplier**2
 
     def noisy(self, votes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Returns the votes with noise; a key is published if above `threshold`.
@@ -97,4 +97,5 @@ class KeySelection:
             f"at most {self.cap} keys per user, Gaussian noise of standard deviation "
             f"{self.stddev:.6g} on the number of users of each key, keys above "
             f"{self.threshold:.6g}",
+            is_gaussian=True,
         )

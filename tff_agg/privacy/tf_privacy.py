@@ -10,7 +10,7 @@ long names: `per_node_multiplier` here, `noise_multiplier` everywhere else.
 import math
 
 from tff_agg.noise import forest as forests
-from tff_agg.privacy import checks, guarantees, tree_sensitivity
+from tff_agg.privacy import checks, losses, tree_sensitivity
 from tff_agg.privacy.participation import AtMostOnce, Participation
 
 
@@ -48,38 +48,6 @@ def node_sensitivity(
     return math.sqrt(squared)
 
 
-def noise_multiplier_from_per_node(
-    per_node_multiplier: float,
-    rounds: int,
-    participation: Participation | None = None,
-    restart_every: int | None = None,
-) -> float:
-    """Converts TF-Privacy's per-node multiplier to one of the whole sensitivity.
-
-    Example:
-      >>> round(noise_multiplier_from_per_node(0.341, 2000), 4)
-      0.1028
-    """
-    per_node = checks.check_noise_multiplier(per_node_multiplier)
-    return per_node / node_sensitivity(rounds, participation, restart_every)
-
-
-def per_node_from_noise_multiplier(
-    noise_multiplier: float,
-    rounds: int,
-    participation: Participation | None = None,
-    restart_every: int | None = None,
-) -> float:
-    """Converts a multiplier of the whole sensitivity to TF-Privacy's per-node one.
-
-    Example:
-      >>> round(per_node_from_noise_multiplier(0.341, 2000), 4)
-      1.131
-    """
-    sigma = checks.check_noise_multiplier(noise_multiplier)
-    return sigma * node_sensitivity(rounds, participation, restart_every)
-
-
 def rho_of_per_node(
     per_node_multiplier: float,
     rounds: int,
@@ -92,8 +60,6 @@ def rho_of_per_node(
       >>> round(rho_of_per_node(0.341, 2000), 1)
       47.3
     """
-    return guarantees.rho(
-        noise_multiplier_from_per_node(
-            per_node_multiplier, rounds, participation, restart_every
-        )
-    )
+    per_node = checks.check_noise_multiplier(per_node_multiplier)
+    nodes = node_sensitivity(rounds, participation, restart_every)
+    return losses.of_noise(per_node / nodes).rho

@@ -30,13 +30,13 @@ class Outcome(NamedTuple):
 
     folder: pathlib.Path
     test: ScoresOfBoth
-    plan: privacy.PrivacyPlan
+    plan: privacy.Plan
 
 
 class Observer:
     """Receives what happens while a run goes on; override what you need."""
 
-    def on_plan(self, plan: privacy.PrivacyPlan, cohorts: privacy.Sampler) -> None:
+    def on_plan(self, plan: privacy.Plan, cohorts: privacy.Sampler) -> None:
         """Receives the privacy plan before anything is computed."""
 
     def on_disk(self, disk: needs.Disk) -> None:
@@ -83,7 +83,7 @@ class Recorder:
         self,
         task: Task,
         folder: pathlib.Path,
-        plan: privacy.PrivacyPlan,
+        plan: privacy.Plan,
         observer: Observer,
     ):
         """Draws the evaluation samples; writes nothing yet."""

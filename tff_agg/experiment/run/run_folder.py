@@ -55,7 +55,7 @@ def check(folder: pathlib.Path, task: Task) -> ledger.History | None:
 def claim(
     folder: pathlib.Path,
     task: Task,
-    plan: privacy.PrivacyPlan,
+    plan: privacy.Plan,
     cohorts: privacy.Sampler,
 ) -> None:
     """Writes what the run is, or checks that it is this run's folder."""
@@ -75,7 +75,7 @@ def claim(
 def write_report(
     folder: pathlib.Path,
     task: Task,
-    plan: privacy.PrivacyPlan,
+    plan: privacy.Plan,
     cohorts: privacy.Sampler,
     *,
     rounds_done: int | None,
