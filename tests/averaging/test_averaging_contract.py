@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tff_agg import averaging, structure
+from tff_agg import averaging, backends, structure
 
 AVERAGERS = {
     "last": averaging.last(),
@@ -208,7 +208,7 @@ def test_tensorflow_eager_and_graph_agree_with_numpy(name):
     wanted = list(averaging.fold(averager, thetas))
     as_tf = [structure.map_leaves(tf.constant, theta) for theta in thetas]
     for t, aggregate in enumerate(averaging.fold(averager, as_tf)):
-        assert structure.backend_of_structure(aggregate) == "tf"
+        assert backends.of(aggregate).name == "tf"
         assert_close(structure.map_leaves(lambda x: x.numpy(), aggregate), wanted[t])
     compiled = tf.function(averager.next)
     state = tf.function(averager.init)(as_tf[0])

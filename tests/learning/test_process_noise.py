@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_agg import noise
+from tff_agg import backends, noise
 from tff_agg.learning import aggregator, client_work, process
-from tff_agg.noise import draws
+from tff_agg.noise import generators
 
 ROUNDS = 6
 LEARNING_RATE = 0.5
@@ -23,10 +23,10 @@ MECHANISMS = {
 
 def independent_normals(seed, like):
     """The rows of Z that belong to a seed, one per round."""
-    seed = draws.seed_in("tf", seed)
-    return [
-        draws.normals(seed, tf.constant(t, tf.int64), like, "tf") for t in range(ROUNDS)
-    ]
+    library = backends.of(like)
+    seed = generators.seed_in(library, seed)
+    rounds = [tf.constant(t, tf.int64) for t in range(ROUNDS)]
+    return [generators.normals(library, seed, t, like) for t in rounds]
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

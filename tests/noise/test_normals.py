@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tff_agg.noise import draws
+from tff_agg import backends
+from tff_agg.noise import generators
 
 SEED = (0x0123456789ABCDEF, -42)
 LIBRARIES = pytest.mark.parametrize("backend", ["numpy", "tf", "jax"])
@@ -50,8 +51,10 @@ def drawn(backend, shape, dtype="float32", position=0, index=0, seed=SEED):
     """Returns the normals of one leaf, as numpy."""
     with wide_jax(dtype):
         like = [zeros(backend, shape, dtype)]
-        seed = draws.seed_in(backend, seed)
-        found = np.asarray(draws.normals(seed, position, like, backend, index)[0])
+        library = backends.of(like)
+        seed = generators.seed_in(library, seed)
+        found = generators.normals(library, seed, position, like, index)[0]
+        found = np.asarray(found)
     assert found.shape == tuple(np.atleast_1d(shape)) and found.dtype == dtype
     return found
 
@@ -178,9 +181,8 @@ def lengths(backend, dtype, exponents):
         words = np.concatenate([high, turn, angle])
         assert len(words) == normals.words_for(2 * pairs, np.dtype(dtype))
         with wide_jax(dtype):
-            z = normals.from_words(
-                as_leaf(backend, words), 2 * pairs, np.dtype(dtype), backend
-            )
+            leaf = as_leaf(backend, words)
+            z = normals.from_words(backends.of(leaf), leaf, 2 * pairs, np.dtype(dtype))
     z = np.asarray(z, np.float64)
     return np.hypot(z[:pairs], z[pairs:])[: len(exponents)]
 
@@ -229,7 +231,8 @@ def test_the_most_extreme_words_give_finite_draws_up_to_the_bound(backend, dtype
         words = np.full(8 * count, byte, np.uint8).view(np.uint64)
         with wide_jax(dtype):
             leaf = as_leaf(backend, words)
-            z = np.asarray(normals.from_words(leaf, 100, np.dtype(dtype), backend))
+            library = backends.of(leaf)
+            z = np.asarray(normals.from_words(library, leaf, 100, np.dtype(dtype)))
         assert np.isfinite(z).all() and z.shape == (100,) and z.dtype == dtype
         farthest = max(farthest, np.abs(z).max())
     assert farthest >= (1 - 1e-6) * normals.BOUND
@@ -302,8 +305,9 @@ def draw_in_tensorflow(like):
     import tensorflow as tf
 
     position = tf.constant(3, tf.int64)
-    seed = draws.seed_in("tf", SEED)
-    return draws.normals(seed, position, [like], "tf", 1)[0]
+    library = backends.of(like)
+    seed = generators.seed_in(library, SEED)
+    return generators.normals(library, seed, position, [like], 1)[0]
 
 
 @functools.cache
@@ -354,10 +358,11 @@ def test_jax_draws_alike_outside_and_inside_of_a_trace(count, dtype):
     eager = drawn("jax", [count], dtype, position=3, index=1)
     with wide_jax(dtype):
         like = [zeros("jax", [count], dtype)]
-        seed = draws.seed_in("jax", SEED)
+        library = backends.of(like)
+        seed = generators.seed_in(library, SEED)
 
         def draw(position):
-            return draws.normals(seed, position, like, "jax", 1)[0]
+            return generators.normals(library, seed, position, like, 1)[0]
 
         np.testing.assert_array_equal(jax.jit(draw)(3), eager)
         np.testing.assert_array_equal(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tff_agg import structure
+from tff_agg import backends, structure
 from tff_agg.aliases import Array, JsonObject, Scalar, Structure
 from tff_agg.averaging import windows
 from tff_agg.structure import Form
@@ -164,7 +164,7 @@ def ema(
     def newest_weight(t: Scalar) -> Scalar:
         if not warm_up:
             return weight + 0.0 * t
-        return 1.0 - structure.minimum(kept, (1.0 + t) / (10.0 + t))
+        return 1.0 - backends.of(t).minimum(kept, (1.0 + t) / (10.0 + t))
 
     return _moving(newest_weight, name + (", warm_up)" if warm_up else ")"))
 
@@ -229,9 +229,8 @@ def schedule_free(beta: float = 0.9, gamma: float = 8.0) -> Averager:
 
         def between(mean: Array, newest: Array) -> Array:
             dtype = structure.dtype_of(mean)
-            return mean * structure.cast(np.float64(beta), dtype) + (
-                newest * structure.cast(np.float64(1.0 - beta), dtype)
-            )
+            share, rest = np.array([beta, 1.0 - beta]).astype(dtype)
+            return mean * share + newest * rest
 
         return state, structure.map_leaves(between, average, theta)
 
@@ -269,7 +268,7 @@ def starting_at(tau: int, averager: Averager) -> Averager:
     def next_(state: State, theta: Form) -> tuple[State, Form]:
         step = state["step"] + 1
         inner, aggregate = averager.next(state["inner"], theta)
-        used = structure.cond(step >= tau, lambda: aggregate, lambda: theta)
+        used = backends.of(step).cond(step >= tau, lambda: aggregate, lambda: theta)
         return {"step": step, "inner": inner}, used
 
     weights = None
@@ -307,15 +306,15 @@ def _moving(newest_weight: Callable[[Scalar], Scalar], name: str) -> Averager:
     def next_(state: State, theta: Form) -> tuple[State, Form]:
         windows.check_alike(state["average"], theta)
         step = state["step"] + 1
-        weight = newest_weight(structure.cast(step, np.float64))
+        library = backends.of(step)
+        weight = newest_weight(library.cast(step, np.float64))
 
         def blend(old: Array, new: Array) -> Array:
             dtype = structure.dtype_of(old)
             # Both factors are rounded from the same double: rounding 1 - w after w
             # had been rounded would lose the small weights of a long memory.
-            return old * structure.cast(1.0 - weight, dtype) + new * structure.cast(
-                weight, dtype
-            )
+            rest, share = library.cast(1.0 - weight, dtype), library.cast(weight, dtype)
+            return old * rest + new * share
 
         average = structure.map_leaves(blend, state["average"], theta)
         return {"step": step, "average": average}, average

@@ -8,7 +8,7 @@ from typing import TypedDict
 import numpy as np
 import tree
 
-from tff_agg import structure
+from tff_agg import backends, structure
 from tff_agg.aliases import Array, Structure
 from tff_agg.structure import Form
 
@@ -36,7 +36,7 @@ def tail_mean(k: int) -> tuple[Callable, Callable]:
 
     def init(theta: Structure) -> Window:
         check_floating(theta)
-        empty = structure.map_leaves(structure.zeros_like, theta)
+        empty = structure.map_leaves(backends.of(theta).zeros, theta)
         # Slots not yet filled hold zeros: they add nothing to the sum.
         return {"step": counter(theta), "window": (theta,) + (empty,) * (k - 1)}
 
@@ -44,11 +44,12 @@ def tail_mean(k: int) -> tuple[Callable, Callable]:
         check_alike(state["window"][0], theta)
         step = state["step"] + 1
         window = (theta, *state["window"][:-1])
-        filled = structure.minimum(step + 1, k)
+        library = backends.of(step)
+        filled = library.minimum(step + 1, k)
 
         def mean(*leaves: Array) -> Array:
             total = functools.reduce(operator.add, leaves)
-            return total / structure.cast(filled, structure.dtype_of(total))
+            return total / library.cast(filled, structure.dtype_of(total))
 
         return {"step": step, "window": window}, structure.map_leaves(
             mean, theta, *window[1:]
@@ -59,7 +60,7 @@ def tail_mean(k: int) -> tuple[Callable, Callable]:
 
 def counter(theta: Structure) -> Array:
     """Returns a zero step counter in the library of the structure's leaves."""
-    return structure.scalar(0, np.int64, structure.backend_of_structure(theta))
+    return backends.of(theta).constant(0, np.int64)
 
 
 def check_floating(theta: Structure) -> None:

@@ -10,6 +10,7 @@ Example:
 from tff_agg.noise.banded import banded, banded_from, banded_square_root
 from tff_agg.noise.blt import blt, blt_from
 from tff_agg.noise.dense import dense, dense_from
+from tff_agg.noise.generators import fresh_seed
 from tff_agg.noise.mechanism import Mechanism, Stream, identity
 from tff_agg.noise.restart import restart_every
 from tff_agg.noise.tree import tree
@@ -24,6 +25,7 @@ __all__ = [
     "blt_from",
     "dense",
     "dense_from",
+    "fresh_seed",
     "identity",
     "restart_every",
     "tree",

@@ -12,9 +12,11 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit, logit
 
+from tff_agg import structure
 from tff_agg.aliases import Json
+from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
-from tff_agg.noise import draws, toeplitz
+from tff_agg.noise import toeplitz
 from tff_agg.noise.blt import check_schema
 from tff_agg.noise.mechanism import Mechanism, Stream
 
@@ -47,12 +49,12 @@ def banded_from(
     def column(n: int) -> np.ndarray:
         return np.concatenate([diagonals, np.zeros(max(0, n - bands))])[:n]
 
-    def start(like, backend):
-        return tuple(draws.zeros(like, backend) for _ in others)
+    def start(backend, like):
+        return tuple(structure.map_leaves(backend.zeros, like) for _ in others)
 
-    def step(buffers, position, draw, like, backend):
+    def step(backend, buffers, round, draw, like):
         taken = [(-c / first, w) for c, w in zip(others, buffers, strict=True)]
-        noise = draws.combine([(1.0 / first, draw(position)), *taken])
+        noise = combine(backend, [(1.0 / first, draw(round)), *taken])
         # The newest comes first; shifting a tuple copies nothing.
         return (noise, *buffers)[: bands - 1], noise
 

@@ -15,9 +15,11 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit, logit
 
+from tff_agg import structure
 from tff_agg.aliases import Json
+from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
-from tff_agg.noise import draws, toeplitz
+from tff_agg.noise import toeplitz
 from tff_agg.noise.mechanism import Mechanism, Stream
 
 
@@ -52,14 +54,14 @@ def blt_from(
     def column(n: int) -> np.ndarray:
         return _column(np.array(theta), np.array(omega), n)
 
-    def start(like, backend):
-        return tuple(draws.zeros(like, backend) for _ in theta)
+    def start(backend, like):
+        return tuple(structure.map_leaves(backend.zeros, like) for _ in theta)
 
-    def step(buffers, position, draw, like, backend):
+    def step(backend, buffers, round, draw, like):
         taken = [(-w, s) for w, s in zip(omega, buffers, strict=True)]
-        noise = draws.combine([(1.0, draw(position)), *taken])
+        noise = combine(backend, [(1.0, draw(round)), *taken])
         kept = tuple(
-            draws.combine([(t, s), (1.0, noise)])
+            combine(backend, [(t, s), (1.0, noise)])
             for t, s in zip(theta, buffers, strict=True)
         )
         return kept, noise

@@ -7,14 +7,14 @@ for small models.
 """
 
 import os
-import sys
 
 import numpy as np
 import scipy.linalg
 
-from tff_agg.aliases import Array, Json, JsonObject, Scalar
+from tff_agg.aliases import Json, JsonObject
+from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
-from tff_agg.noise import draws, toeplitz
+from tff_agg.noise import toeplitz
 from tff_agg.noise.mechanism import Mechanism, Stream
 
 _MOST_ITERATIONS = 60
@@ -40,22 +40,22 @@ def dense_from(matrix: np.ndarray, **reported: Json) -> Mechanism:
     rounds = len(c)
     inverse = scipy.linalg.solve_triangular(c, np.eye(rounds), lower=True)
 
-    def step(buffers, position, draw, like, backend):
-        row = _row(inverse, position, backend)
+    def step(backend, buffers, round, draw, like):
+        row = backend.take(inverse, round)
 
         def more(at, total):
-            return at < position
+            return at < round
 
         def body(at, total):
-            return at + 1, draws.combine([(1.0, total), (row[at], draw(at))])
+            return at + 1, combine(backend, [(1.0, total), (row[at], draw(at))])
 
-        total = draws.combine([(row[position], draw(position))])
-        first = draws.counter_in(backend, 0)
-        return (), draws.while_loop(more, body, (first, total), backend)[1]
+        total = combine(backend, [(row[round], draw(round))])
+        first = backend.constant(0, np.int64)
+        return (), backend.while_loop(more, body, (first, total))[1]
 
     return Mechanism(
         name="dense",
-        stream=Stream(start=lambda like, backend: (), step=step),
+        stream=Stream(start=lambda backend, like: (), step=step),
         matrix=lambda n: c[:n, :n].copy(),
         max_rounds=rounds,
         parameters={"rounds": rounds, **reported},
@@ -128,13 +128,3 @@ def optimal(workload: np.ndarray, tolerance: float = 1e-3) -> np.ndarray:
     # Reversing rows and columns turns the Cholesky factor into CᵀC = X, C lower.
     lower = np.linalg.cholesky(feasible[::-1, ::-1])
     return np.tril(lower.T[::-1, ::-1])
-
-
-def _row(inverse: np.ndarray, position: Scalar, backend: str) -> Array:
-    """Returns one row of C⁻¹ in the library `backend`."""
-    if backend == "tf":
-        tf = sys.modules["tensorflow"]
-        return tf.gather(tf.constant(inverse, tf.float32), position)
-    if backend == "jax":
-        return sys.modules["jax"].numpy.asarray(inverse)[position]
-    return inverse[int(position)]

@@ -14,9 +14,10 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
-from tff_agg import structure
+from tff_agg import backends, structure
 from tff_agg.aliases import Array, Json, Scalar, Structure
-from tff_agg.noise import draws
+from tff_agg.backends import Backend
+from tff_agg.noise import generators
 from tff_agg.structure import Form
 
 Draw = Callable[..., Structure]
@@ -28,7 +29,7 @@ class State(TypedDict):
     Attributes:
       buffers: Model-sized structures, where the mechanism needs some.
       round: How many rounds it has made noise for.
-      seed: The secret that all draws depend on, as `draws.seed_in` returns it.
+      seed: The secret that all draws depend on, as `generators.seed_in` returns it.
     """
 
     buffers: NotRequired[tuple]
@@ -39,13 +40,13 @@ class State(TypedDict):
 class Stream(NamedTuple):
     """How a mechanism makes its noise, apart from where its normals come from.
 
-    `start(like, backend)` returns the buffers of round 0 (a tuple, possibly empty).
-    `step(buffers, position, draw, like, backend)` returns new buffers and the noise of
-    the round `position`; `draw(position, index=0)` gives that round's normals.
+    `start(backend, like)` returns the buffers of round 0 (a tuple, possibly empty).
+    `step(backend, buffers, round, draw, like)` returns new buffers and the noise of a
+    round; `draw(round, index=0)` gives that round's normals.
     """
 
-    start: Callable[[Structure, str], tuple]
-    step: Callable[[tuple, Scalar, Draw, Structure, str], tuple[tuple, Structure]]
+    start: Callable[[Backend, Structure], tuple]
+    step: Callable[[Backend, tuple, Scalar, Draw, Structure], tuple[tuple, Structure]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -86,12 +87,13 @@ class Mechanism:
     decoder: Callable[[int], np.ndarray] | None = None
     forest: Callable[[int], tuple] | None = None
 
-    def init(self, like: Structure, seed: draws.Seed) -> State:
+    def init(self, like: Structure, seed: generators.Seed) -> State:
         """Returns the state before the first round.
 
         Args:
           like: A structure whose leaves give shapes, dtypes and the library.
-          seed: Two secret 64-bit integers: a pair, an array or a tensor.
+          seed: Secret 64-bit integers: two, or four for noise from AES-256. A
+            sequence, an array or a tensor.
 
         Returns:
           A dict with 'seed', 'round' and, where the mechanism has some, 'buffers';
@@ -99,12 +101,12 @@ class Mechanism:
         """
         backend = check_like(like)
         state: State = {
-            "round": draws.counter_in(backend, 0),
-            "seed": draws.seed_in(backend, seed),
+            "round": backend.constant(0, np.int64),
+            "seed": generators.seed_in(backend, seed),
         }
         if self.buffers:
             # Keys in alphabetical order: every library then agrees on their order.
-            state = {"buffers": self.stream.start(like, backend), **state}
+            state = {"buffers": self.stream.start(backend, like), **state}
         return state
 
     def next(self, state: State, like: Form) -> tuple[State, Form]:
@@ -112,25 +114,33 @@ class Mechanism:
 
         Pure and traceable: the round may be a tensor of a graph.
         """
-        if check_like(like) == "tf":
+        backend = check_like(like)
+        if backend.name == "tf":
             # AutoGraph has nothing to convert here and would warn about lambdas.
             autograph = sys.modules["tensorflow"].autograph.experimental
-            return autograph.do_not_convert(self._next)(state, like, "tf")
-        return self._next(state, like, check_like(like))
+            return autograph.do_not_convert(self._next)(backend, state, like)
+        return self._next(backend, state, like)
 
-    def _next(self, state: State, like: Structure, backend: str):
-        """Does the work of `next` in the library `backend`."""
-        seed = draws.seed_in(backend, state["seed"])
-        position = draws.counter_in(backend, state["round"])
-        position = draws.within(position, self.max_rounds, backend, self.name)
+    def _next(self, backend: Backend, state: State, like: Structure):
+        """Does the work of `next` in a library."""
+        seed = generators.seed_in(backend, state["seed"])
+        round = backend.constant(state["round"], np.int64)
+        if self.max_rounds is not None:
+            inside = round < self.max_rounds
+            message = (
+                f"{self.name} was built for {self.max_rounds} rounds and was asked for "
+                "one more"
+            )
+            round = backend.check(inside, round, message)
 
         def draw(at: Scalar, index: Scalar = 0) -> Structure:
-            return draws.normals(seed, at, like, backend, index)
+            return generators.normals(backend, seed, at, like, index)
 
         buffers = state.get("buffers", ())
-        buffers, noise = self.stream.step(buffers, position, draw, like, backend)
-        noise = draws.poison(noise, position, self.max_rounds)
-        after: State = {"round": draws.counter_in(backend, position + 1), "seed": seed}
+        buffers, noise = self.stream.step(backend, buffers, round, draw, like)
+        if self.max_rounds is not None and not backend.raises:
+            noise = backend.check(inside, noise, message)
+        after: State = {"round": backend.constant(round + 1, np.int64), "seed": seed}
         if self.buffers:
             after = {"buffers": buffers, **after}
         return after, noise
@@ -173,18 +183,19 @@ def _weights(n: int) -> np.ndarray:
     return 1 + np.outer(roots, np.arange(1, n + 1)) % 1
 
 
-def check_like(like: Structure) -> str:
+def check_like(like: Structure) -> Backend:
     """Returns the library of `like`; refuses no leaves and leaves not of reals."""
-    flat = structure.leaves(like)
-    if not flat or len(flat) > draws.MAX_LEAVES:
-        raise ValueError(f"like must have 1 to {draws.MAX_LEAVES} leaves: {len(flat)}")
+    backend, flat = backends.of(like), structure.leaves(like)
+    most = generators.MAX_LEAVES
+    if not flat or len(flat) > most:
+        raise ValueError(f"like must have 1 to {most} leaves: {len(flat)}")
     for i, leaf in enumerate(flat):
         if not structure.is_floating(leaf):
             raise TypeError(
                 f"noise needs floating-point leaves; leaf {i} of like has dtype "
                 f"{structure.dtype_of(leaf)}"
             )
-    return structure.backend_of_structure(like)
+    return backend
 
 
 def identity() -> Mechanism:
@@ -202,8 +213,8 @@ def identity() -> Mechanism:
     return Mechanism(
         name="identity",
         stream=Stream(
-            start=lambda like, backend: (),
-            step=lambda buffers, position, draw, like, backend: ((), draw(position)),
+            start=lambda backend, like: (),
+            step=lambda backend, buffers, round, draw, like: ((), draw(round)),
         ),
         matrix=np.eye,
         toeplitz=column,

@@ -28,18 +28,16 @@ What remains (`python -m benchmarks.normals` computes the figures):
   `TURN` times the radius, are multiples of about 2**-60 of the radius.
 * The turn and the blur make the density wrong by 2e-8 of itself at 3 and by 2.5e-6 at
   8 standard deviations.
-* Philox and threefry are good generators, not ciphers.
+* Philox and threefry are good generators, not ciphers (`generators.py` has one).
 * The last bit may differ from processor to processor, as elementary functions do.
 """
 
 import math
 import sys
-import types
 
 import numpy as np
-import numpy.typing as npt
 
-from tff_agg import structure
+from tff_agg import backends, structure
 from tff_agg.aliases import Array, Scalar
 
 # The largest tangent of the second, fine turn.
@@ -65,51 +63,51 @@ def words_for(count: Scalar, dtype: np.dtype) -> Array:
     return 2 * pairs + pairs // 2 if dtype == np.float64 else 2 * pairs
 
 
-def from_words(words: Array, count: Scalar, dtype: np.dtype, backend: str) -> Array:
+def from_words(
+    backend: backends.Backend, words: Array, count: Scalar, dtype: np.dtype
+) -> Array:
     """Turns random words into standard normals.
 
     Args:
+      backend: The library of `words`; JAX needs its 64-bit types.
       words: uint64[words_for(count, dtype)], uniform and independent.
       count: How many normals to make; in TensorFlow it may be a tensor.
       dtype: float32 or float64, as a numpy dtype.
-      backend: 'numpy', 'tf' or 'jax' (with 64-bit types), the library of `words`.
 
     Returns:
       `count` normals of `dtype`. The first half are the first members of the pairs.
 
     Example:
-      >>> from_words(np.zeros(32, np.uint64), 1, np.dtype('float32'), 'numpy')
+      >>> from_words(backends.NUMPY, np.zeros(32, np.uint64), 1, np.dtype('float32'))
       array([11.595672], dtype=float32)
     """
     pairs = pairs_for(count)
     if dtype == np.float64:
         turn = words[pairs : 2 * pairs]
-        angle = _bitcast(words[2 * pairs :], np.int32, backend)
+        angle = backend.bitcast(words[2 * pairs :], np.int32)
     else:
-        turn = _bitcast(words[pairs : pairs + pairs // 2], np.uint32, backend)
-        angle = _bitcast(words[pairs + pairs // 2 :], np.int32, backend)
-    both = _pairs_in_double(words[:pairs], turn, angle, backend)
-    rounded = [structure.cast(one, dtype) for one in both]
-    return _concatenate(rounded, backend)[:count]
+        turn = backend.bitcast(words[pairs : pairs + pairs // 2], np.uint32)
+        angle = backend.bitcast(words[pairs + pairs // 2 :], np.int32)
+    both = _pairs_in_double(backend, words[:pairs], turn, angle)
+    return backend.concatenate([backend.cast(one, dtype) for one in both])[:count]
 
 
 def _pairs_in_double(
-    radius: Array, turn: Array, angle: Array, backend: str
+    backend: backends.Backend, radius: Array, turn: Array, angle: Array
 ) -> tuple[Array, Array]:
     """Makes pairs in float64 of words: uint64, uint32 or uint64, and int32."""
-    library = _library(backend)
     bits = 8 * structure.dtype_of(turn).itemsize
     # From half a unit on, so that the logarithm below is finite.
-    turn = structure.cast(turn, np.float64) + 0.5
+    turn = backend.cast(turn, np.float64) + 0.5
     # The word of the turn goes on where that of the radius ends. It matters to
     # radii beyond 9 only, and the direction is uniform whatever the turn is.
-    uniform = (structure.cast(radius, np.float64) + turn * 2.0**-bits) * 2.0**-64
+    uniform = (backend.cast(radius, np.float64) + turn * 2.0**-bits) * 2.0**-64
     # The divisor is the mean of 1 + t²: the variance is one.
-    length = library.sqrt(library.log(uniform) * (-2.0 / (1 + TURN**2 / 3)))
+    length = backend.sqrt(backend.log(uniform) * (-2.0 / (1 + TURN**2 / 3)))
     tangent = turn * (TURN * 2.0**-bits)
-    angle = structure.cast(angle, np.float32) * (math.pi * 2.0**-31)
-    cosine = structure.cast(library.cos(angle), np.float64)
-    sine = structure.cast(library.sin(angle), np.float64)
+    angle = backend.cast(angle, np.float32) * (math.pi * 2.0**-31)
+    cosine = backend.cast(backend.cos(angle), np.float64)
+    sine = backend.cast(backend.sin(angle), np.float64)
     return length * (cosine - tangent * sine), length * (sine + tangent * cosine)
 
 
@@ -154,27 +152,3 @@ def from_short_words(words: Array, count: int) -> Array:
     first = first + first * (BLUR * signed(words[5]))
     second = second + second * (BLUR * signed(words[6]))
     return jnp.concatenate([first, second])[:count]
-
-
-def _library(backend: str) -> types.ModuleType:
-    """Returns where a library keeps its elementary functions."""
-    if backend == "tf":
-        return sys.modules["tensorflow"].math
-    return sys.modules["jax"].numpy if backend == "jax" else np
-
-
-def _bitcast(words: Array, dtype: npt.DTypeLike, backend: str) -> Array:
-    """Reads words of 64 bits as twice as many of 32 bits."""
-    if backend == "tf":
-        tf = sys.modules["tensorflow"]
-        return tf.reshape(tf.bitcast(words, dtype), [-1])
-    if backend == "jax":
-        jax = sys.modules["jax"]
-        return jax.lax.bitcast_convert_type(words, dtype).reshape(-1)
-    return words.view(dtype)
-
-
-def _concatenate(parts: list[Array], backend: str) -> Array:
-    if backend == "tf":
-        return sys.modules["tensorflow"].concat(parts, 0)
-    return _library(backend).concatenate(parts)

@@ -3,7 +3,6 @@
 import numpy as np
 import scipy.linalg
 
-from tff_agg import structure
 from tff_agg.aliases import Scalar
 from tff_agg.noise.mechanism import Mechanism, Stream
 
@@ -42,20 +41,20 @@ def restart_every(mechanism: Mechanism, period: int) -> Mechanism:
 
         return explicit
 
-    def step(buffers, position, draw, like, backend):
-        inside = position % period
-        first = position - inside
+    def step(backend, buffers, round, draw, like):
+        inside = round % period
+        first = round - inside
 
         def draw_inside(at: Scalar, index: Scalar = 0):
             return draw(first + at, index)
 
         if mechanism.buffers:
-            buffers = structure.cond(
-                structure.equal(inside, 0),
-                lambda: mechanism.stream.start(like, backend),
+            buffers = backend.cond(
+                backend.equal(inside, 0),
+                lambda: mechanism.stream.start(backend, like),
                 lambda: buffers,
             )
-        return mechanism.stream.step(buffers, inside, draw_inside, like, backend)
+        return mechanism.stream.step(backend, buffers, inside, draw_inside, like)
 
     forest = None
     if (inner := mechanism.forest) is not None:

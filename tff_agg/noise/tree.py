@@ -12,7 +12,8 @@ import scipy.linalg
 
 from tff_agg import structure
 from tff_agg.aliases import Json, Scalar, Structure
-from tff_agg.noise import draws, forest
+from tff_agg.backends import Backend, combine
+from tff_agg.noise import forest
 from tff_agg.noise.mechanism import Draw, Mechanism, Stream
 
 ESTIMATORS = ("plain", "honaker")
@@ -85,43 +86,43 @@ def _plain(
             row[first:end] = 1.0
         return c
 
-    def regular(position: Scalar, draw: Draw, backend: str) -> Structure:
+    def regular(backend: Backend, round: Scalar, draw: Draw) -> Structure:
         """Takes from z_t the nodes it swallows, which end at t − 1, t − 2, t − 4."""
-        t = position + 1
+        t = round + 1
 
         def more(step, total):
-            return structure.equal(t % (2 * step), 0)
+            return backend.equal(t % (2 * step), 0)
 
         def body(step, total):
-            node = draw(position - step)
-            return 2 * step, draws.combine([(1.0, total), (-1.0, node)])
+            node = draw(round - step)
+            return 2 * step, combine(backend, [(1.0, total), (-1.0, node)])
 
-        one = draws.counter_in(backend, 1)
-        return draws.while_loop(more, body, (one, draw(position)), backend)[1]
+        one = backend.constant(1, np.int64)
+        return backend.while_loop(more, body, (one, draw(round)))[1]
 
-    def last(position: Scalar, draw: Draw, backend: str) -> Structure:
+    def last(backend: Backend, round: Scalar, draw: Draw) -> Structure:
         """The node over everything minus all nodes of the prefix before it."""
         assert final is not None
-        terms = [(1.0, draw(position))]
+        terms = [(1.0, draw(round))]
         end = 0
         for height in reversed(_low_bits(final - 1)):
             end += 2**height
-            terms.append((-1.0, draw(position - (final - end))))
-        return draws.combine(terms)
+            terms.append((-1.0, draw(round - (final - end))))
+        return combine(backend, terms)
 
-    def step(buffers, position, draw, like, backend):
+    def step(backend, buffers, round, draw, like):
         if final is None:
-            return (), regular(position, draw, backend)
-        noise = structure.cond(
-            structure.equal(position, final - 1),
-            lambda: last(position, draw, backend),
-            lambda: regular(position, draw, backend),
+            return (), regular(backend, round, draw)
+        noise = backend.cond(
+            backend.equal(round, final - 1),
+            lambda: last(backend, round, draw),
+            lambda: regular(backend, round, draw),
         )
         return (), noise
 
     return Mechanism(
         name="tree",
-        stream=Stream(start=lambda like, backend: (), step=step),
+        stream=Stream(start=lambda backend, like: (), step=step),
         matrix=matrix,
         max_rounds=rounds,
         parameters=parameters,
@@ -130,11 +131,6 @@ def _plain(
 
 
 # --- the Honaker estimator ---------------------------------------------------------
-
-
-def _select(predicate: Scalar, if_true: Structure, if_false: Structure) -> Structure:
-    """Returns one of two structures."""
-    return structure.cond(predicate, lambda: if_true, lambda: if_false)
 
 
 def _merge(variance_of_parts: float) -> tuple[float, float]:
@@ -167,54 +163,56 @@ def _honaker(
             node = forest.Node(sibling.size + node.size, True, (sibling, node))
         return (node,)
 
-    def regular(buffers, position, draw) -> tuple[tuple, Structure]:
+    def regular(backend, buffers, round, draw) -> tuple[tuple, Structure]:
         """Climbs from the new leaf as long as it completes a larger tree."""
-        t = position + 1
-        estimate = draw(position)
+        t = round + 1
+        estimate = draw(round)
         noise = estimate
         kept = list(buffers)
         for h in range(levels):
             # Python closures see loop variables late; the arguments pin them.
             def climb(h=h, estimate=estimate, noise=noise):
                 own, _ = _merge(2.0 * variances[h])
-                node = draw(position, h + 1)
+                node = draw(round, h + 1)
                 # noise = estimate − Σ buffers below; both move by one level.
-                swallowed = draws.combine([(1.0, buffers[h]), (1.0, estimate)])
-                above = draws.combine([(own, node), (1.0 - own, swallowed)])
-                moved = draws.combine([(1.0, above), (-1.0, estimate)])
-                total = draws.combine([(1.0, noise), (1.0, moved)])
-                return above, draws.combine([(1.0, total), (-1.0, buffers[h])])
+                swallowed = combine(backend, [(1.0, buffers[h]), (1.0, estimate)])
+                above = combine(backend, [(own, node), (1.0 - own, swallowed)])
+                moved = combine(backend, [(1.0, above), (-1.0, estimate)])
+                total = combine(backend, [(1.0, noise), (1.0, moved)])
+                return above, combine(backend, [(1.0, total), (-1.0, buffers[h])])
 
             def stay(estimate=estimate, noise=noise):
                 return estimate, noise
 
-            kept[h] = _select(
-                structure.equal(t % 2 ** (h + 1), 2**h), estimate, buffers[h]
+            kept[h] = backend.cond(
+                backend.equal(t % 2 ** (h + 1), 2**h),
+                lambda estimate=estimate: estimate,
+                lambda h=h: buffers[h],
             )
-            estimate, noise = structure.cond(
-                structure.equal(t % 2 ** (h + 1), 0), climb, stay
+            estimate, noise = backend.cond(
+                backend.equal(t % 2 ** (h + 1), 0), climb, stay
             )
         return tuple(kept), noise
 
-    def last(buffers, position, draw) -> Structure:
+    def last(backend, buffers, round, draw) -> Structure:
         """Averages up to the node over all rounds; empty rounds carry no noise."""
         assert final is not None
-        estimate, variance = draw(position), 1.0
+        estimate, variance = draw(round), 1.0
         below = []
         for h in _low_bits(final - 1):
             own, variance = _merge(variance + variances[h])
-            parts = draws.combine([(1.0, buffers[h]), (1.0, estimate)])
-            estimate = draws.combine([(own, draw(position, h + 1)), (1.0 - own, parts)])
+            parts = combine(backend, [(1.0, buffers[h]), (1.0, estimate)])
+            estimate = combine(backend, [(own, draw(round, h + 1)), (1.0 - own, parts)])
             below.append((-1.0, buffers[h]))
-        return draws.combine([(1.0, estimate), *below])
+        return combine(backend, [(1.0, estimate), *below])
 
-    def step(buffers, position, draw, like, backend):
+    def step(backend, buffers, round, draw, like):
         if final is None:
-            return regular(buffers, position, draw)
-        return structure.cond(
-            structure.equal(position, final - 1),
-            lambda: (buffers, last(buffers, position, draw)),
-            lambda: regular(buffers, position, draw),
+            return regular(backend, buffers, round, draw)
+        return backend.cond(
+            backend.equal(round, final - 1),
+            lambda: (buffers, last(backend, buffers, round, draw)),
+            lambda: regular(backend, buffers, round, draw),
         )
 
     def decoder(n: int) -> np.ndarray:
@@ -228,8 +226,8 @@ def _honaker(
     return Mechanism(
         name="tree",
         stream=Stream(
-            start=lambda like, backend: tuple(
-                draws.zeros(like, backend) for _ in range(levels)
+            start=lambda backend, like: tuple(
+                structure.map_leaves(backend.zeros, like) for _ in range(levels)
             ),
             step=step,
         ),
