@@ -15,7 +15,7 @@ import numpy as np
 
 from pds.groups import Group, sizes_in_words
 from pds.schedule import Schedule
-from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
+from tff_agg.privacy.participation import PoissonSampling, ShiftingPoissonSampling
 
 # Tells this stream apart from the noise, which is keyed by the same secret.
 _STREAM = b"tff_agg poisson sampling"

@@ -1,9 +1,67 @@
-"""Who took part when, and who may therefore take part now."""
+"""Who took part when, and who may therefore take part now: what enforces a schema.
+
+Nothing here is shared with what checks it (`tff_agg/privacy/cohorts.py`).
+"""
+
+import dataclasses
 
 import numpy as np
 
-from tff_agg.privacy.participation import Participation, check_schema
-from tff_agg.privacy.user_rounds import History
+from tff_agg.privacy.participation import (
+    MinSeparation,
+    Participation,
+    check_schema,
+)
+
+# So long before every round that no separation reaches back to it.
+NEVER = -(1 << 40)
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What some users did before a round, one entry per user.
+
+    Attributes:
+      first: The first round of each; `NEVER` where there was none.
+      last: The last round of each; `NEVER` where there was none.
+      times: How often each took part.
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    times: np.ndarray
+
+    @classmethod
+    def empty(cls, users: int) -> "History":
+        """Returns the history of users who have not taken part yet."""
+        never = np.full(users, NEVER, np.int64)
+        return cls(never, never.copy(), np.zeros(users, np.int64))
+
+    def of(self, users: np.ndarray) -> "History":
+        """Returns the entries of some users."""
+        return History(self.first[users], self.last[users], self.times[users])
+
+    def note(self, users: np.ndarray, t: int) -> None:
+        """Notes, in place, that users take part in round `t`."""
+        self.first[users] = np.where(self.times[users] == 0, t, self.first[users])
+        self.last[users] = t
+        self.times[users] += 1
+
+
+def may_join(schema: Participation, t: int, history: History) -> np.ndarray:
+    """Returns which users may take part in round `t`, given their past rounds.
+
+    Example:
+      >>> may_join(MinSeparation(3), 2, History.empty(2)).tolist()
+      [True, True]
+    """
+    if isinstance(schema, MinSeparation):
+        most, fits = schema.max_participations, t - history.last >= schema.separation
+    else:
+        most = schema.epochs
+        same_place = (t - history.first) % schema.epoch_length == 0
+        fits = (history.times == 0) | (t > history.last) & same_place
+    return fits if most is None else fits & (history.times < most)
 
 
 class Register:
@@ -18,7 +76,7 @@ class Register:
 
     def _allowed(self, users: np.ndarray, t: int) -> np.ndarray:
         """Returns which users may take part in round `t`."""
-        return self._schema.may_join(t, self._history.of(users))
+        return may_join(self._schema, t, self._history.of(users))
 
     def take(
         self, group: int, number: int, t: int, generator: np.random.Generator
@@ -70,7 +128,7 @@ class _CyclicRegister(Register):
         """Takes the group's users of this round of the cycle, then new ones."""
         slot = t % len(self._slots)
         mine = self._slots[slot]
-        free = self._schema.may_join(t, self._history.of(mine))
+        free = may_join(self._schema, t, self._history.of(mine))
         mine = mine[self._inside[group][mine] & free][:number]
         self._history.note(mine, t)
         new = super().take(group, number - len(mine), t, generator)
@@ -92,7 +150,7 @@ def make_register(
       A register without any participation yet.
 
     Example:
-      >>> register = make_register(AtMostOnce(), [np.arange(10)], 10)
+      >>> register = make_register(MinSeparation(2), [np.arange(10)], 10)
       >>> len(register.take(0, 3, t=0, generator=np.random.default_rng(1)))
       3
     """

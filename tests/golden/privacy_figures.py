@@ -85,7 +85,11 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 _NOISES = ("noise_multiplier", "per_node_multiplier", "epsilon")
 AFTER = (1, 10, 64)
-SCHEMAS = (AtMostOnce(), MinSeparation(7, 4), FixedEpochOrder(8, 3))
+SCHEMAS = {
+    "AtMostOnce()": AtMostOnce(),
+    "MinSeparation(separation=7, max_participations=4)": MinSeparation(7, 4),
+    "FixedEpochOrder(epoch_length=8, epochs=3)": FixedEpochOrder(8, 3),
+}
 
 
 def plan_of(given: dict[str, Any]):
@@ -157,8 +161,8 @@ def cohorts() -> dict[str, str]:
     ids = np.arange(3000)
     two = (Group("a", ids[:1800]), Group("b", ids[1500:]))
     found = {}
-    for schema in SCHEMAS:
-        found[f"one group, {schema}"] = Sampler(
+    for name, schema in SCHEMAS.items():
+        found[f"one group, {name}"] = Sampler(
             (Group("all", ids),), 20, 24, schema, 5
         ).fingerprint
         for split in ("binomial", "fixed"):
@@ -166,7 +170,7 @@ def cohorts() -> dict[str, str]:
                 sampler = Sampler(
                     two, 30, 32, schema, 11, linear(8), split=split, when_exhausted=mode
                 )
-                found[f"{schema}, {split}, {mode}"] = sampler.fingerprint
+                found[f"{name}, {split}, {mode}"] = sampler.fingerprint
     # Few users: the ways out of a shortage are taken.
     few = (Group("a", ids[:150]), Group("b", ids[140:300]))
     for mode in ("fill_from_other", "smaller_cohort"):

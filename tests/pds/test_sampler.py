@@ -23,6 +23,7 @@ from pds import (
     linear,
     step,
 )
+from tff_agg.privacy.cohorts import violation
 from tff_agg.privacy.participation import AtMostOnce, FixedEpochOrder, MinSeparation
 
 PINNED = [[472, 381, 843, 107, 817], [800, 81, 617, 309, 737], [743, 243, 845, 11, 755]]
@@ -327,7 +328,7 @@ def test_small_populations_never_break_a_schema(data):
             assert user in members
             rounds.setdefault(user, []).append(t)
     # The schema's own word for it, user by user.
-    assert all(schema.violation(taken) is None for taken in rounds.values())
+    assert all(violation(schema, taken) is None for taken in rounds.values())
     assert sum(map(len, rounds.values())) > 0
 
 
@@ -424,6 +425,6 @@ def test_a_full_size_run_never_breaks_its_schema(schema):
     assert report.participations == 200_000
     assert not sampler.shortages
     # The very same run does not pass for a stricter schema, where there is one.
-    if not isinstance(schema, AtMostOnce):
+    if schema != AtMostOnce():
         with pytest.raises(ParticipationError):
             check_participation(sampler, 2000, AtMostOnce())

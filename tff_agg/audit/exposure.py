@@ -6,7 +6,7 @@ audit is as strong as the analysis only where its canaries take part in such rou
 
 import numpy as np
 
-from tff_agg.privacy.participation import AtMostOnce, check_schema
+from tff_agg.privacy.participation import check_schema
 from tff_agg.privacy.plan import Plan
 
 
@@ -55,7 +55,7 @@ def strongest_rounds(
         room = -(-2 * count * most // n)
     if count < 1 or room < 1:
         raise ValueError(f"count and room must be at least 1, got {count}, {room}")
-    step = n if isinstance(schema, AtMostOnce) else schema.spacing(n)
+    step = schema.spacing(n)
     patterns = [tuple(range(start, n, step))[:most] for start in range(n)]
     matrix = plan.mechanism.matrix(n)
     order = np.argsort(-strengths(plan, matrix, patterns), kind="stable")

@@ -14,10 +14,11 @@ from tff_agg.privacy.participation import (
     FixedEpochOrder,
     MinSeparation,
     Participation,
+    PoissonSampling,
+    ShiftingPoissonSampling,
     implies,
 )
 from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
 from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.releases import Release
 from tff_agg.privacy.report import add_audit, add_search, searches_of, write_report

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks, cohorts, losses, sampled, tf_privacy
 from tff_agg.privacy.losses import Loss
-from tff_agg.privacy.participation import Participation, check_schema, implies
-from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
+from tff_agg.privacy.participation import (
+    Participation,
+    PoissonSampling,
+    Sampling,
+    ShiftingPoissonSampling,
+    check_schema,
+    implies,
+)
 from tff_agg.privacy.sensitivity import Sensitivity, sensitivity, so_far
 
 if TYPE_CHECKING:
@@ -177,7 +183,7 @@ class SampledGaussian:
         group that is worst off.
     """
 
-    participation: PoissonSampling | ShiftingPoissonSampling
+    participation: Sampling
     words = "dp_sgd"
     adjacency = (
         "add or remove: two data sets are neighbours if one comes from the other by "
@@ -284,7 +290,8 @@ class SampledGaussian:
                     f"the sampler keeps {kept.describe()}; the plan counts on other "
                     f"probabilities: {planned.describe()}"
                 )
-            planned.check_batches(some, [group.users for group in sampler.groups])
+            groups = [group.users for group in sampler.groups]
+            cohorts.check_batches(planned, some, groups)
             return
         if not isinstance(kept, PoissonSampling):
             raise ValueError(
@@ -306,7 +313,7 @@ class SampledGaussian:
             raise ValueError(
                 f"the sampler serves {sampler.rounds} steps, the plan {plan.rounds}"
             )
-        kept.check_batches(some, planned.population_size)
+        cohorts.check_batches(planned, some)
 
     def facts(self, plan: "Plan") -> JsonObject:
         """Returns the population, and what composes: Rényi divergences."""
@@ -323,10 +330,8 @@ class SampledGaussian:
         }
 
 
-def accounting_of(
-    participation: Participation | PoissonSampling | ShiftingPoissonSampling,
-) -> Accounting:
+def accounting_of(participation: Participation | Sampling) -> Accounting:
     """Returns the accounting that a participation asks for."""
-    if isinstance(participation, PoissonSampling | ShiftingPoissonSampling):
+    if isinstance(participation, Sampling):
         return SampledGaussian(participation)
     return OneGaussian(check_schema(participation))

@@ -1,105 +1,27 @@
-"""Participation schemas: in which rounds one user may take part.
+"""Participation: in which rounds one user, or one example, may take part.
 
-A schema is a promise about the sampler, and the unit of the promise is the user. The
-sensitivity of a mechanism, and with it the noise, is computed for the worst set of
-rounds that the schema allows.
+A participation is a promise about the sampler, and the unit of the promise is the user.
+The sensitivity of a mechanism, and with it the noise, is computed for the worst set of
+rounds that a schema allows; sampled batches are accounted for by their probabilities.
 
-Each schema enforces itself (`may_join`, which a sampler asks before it draws) and
-checks itself (`violation`, which looks at what a sampler did). The two share no code,
-so that a mistake in one is found by the other.
+Here is only declared what is promised. `pds/register.py` enforces it, which a sampler
+asks before it draws; `privacy/cohorts.py` checks it, looking at what a sampler did. The
+two share no code, so that a mistake in one is found by the other.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy import checks
-from tff_agg.privacy.user_rounds import History
 
 
 def _check_rounds(rounds: int) -> None:
     checks.check_count("rounds", rounds)
-
-
-def _twice(rounds: Sequence[int]) -> str | None:
-    """Returns in words which round occurs twice, if one does; `rounds` ascend."""
-    for i, j in itertools.pairwise(rounds):
-        if i == j:
-            return f"is in the cohort of round {i} twice"
-    return None
-
-
-def _too_often(rounds: Sequence[int], most: int | None) -> str | None:
-    """Returns in words that there are more rounds than `most`, if there are."""
-    if most is None or len(rounds) <= most:
-        return None
-    return f"takes part {len(rounds)} times, allowed are {most}"
-
-
-def _or_unlimited(most: int | None) -> int:
-    return np.iinfo(np.int64).max if most is None else most
-
-
-@dataclasses.dataclass(frozen=True)
-class AtMostOnce:
-    """A user takes part in at most one round of the whole run.
-
-    Example:
-      >>> AtMostOnce().largest(2000)
-      1
-    """
-
-    @property
-    def cycle(self) -> int | None:
-        """After how many rounds the same users come again; None if in no order."""
-        return None
-
-    def largest(self, rounds: int) -> int:
-        """Returns the most participations one user can have in `rounds`."""
-        _check_rounds(rounds)
-        return 1
-
-    def cut(self, rounds: int) -> "AtMostOnce":
-        """Returns the schema of the first `rounds` rounds of a longer run."""
-        _check_rounds(rounds)
-        return self
-
-    def spacing(self, rounds: int) -> int:
-        """Returns the least distance between two participations of a user."""
-        _check_rounds(rounds)
-        return rounds
-
-    def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
-        """Yields the sets of rounds that are allowed and cannot be extended."""
-        _check_rounds(rounds)
-        return ((i,) for i in range(rounds))
-
-    def may_join(self, t: int, history: History) -> np.ndarray:
-        """Returns which users may take part in round `t`, given their past rounds."""
-        return history.times == 0
-
-    def violation(self, rounds: Sequence[int]) -> str | None:
-        """Returns how one user's rounds break the schema; None if they keep it.
-
-        Args:
-          rounds: The user's rounds in ascending order.
-        """
-        if len(rounds) > 1:
-            return _twice(rounds) or (
-                f"of round {rounds[0]} takes part again, in round {rounds[1]}"
-            )
-        return None
-
-    def describe(self) -> str:
-        """Returns the promise in words."""
-        return "each user takes part in at most one round"
-
-    def to_json(self) -> JsonObject:
-        """Returns the schema as JSON values."""
-        return {"schema": "at_most_once"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +47,11 @@ class MinSeparation:
         checks.check_count("separation", self.separation)
         if self.max_participations is not None:
             checks.check_count("max_participations", self.max_participations)
+
+    @property
+    def is_once(self) -> bool:
+        """Whether a user takes part in at most one round of the whole run."""
+        return self.max_participations == 1
 
     @property
     def cycle(self) -> int | None:
@@ -155,7 +82,8 @@ class MinSeparation:
     def spacing(self, rounds: int) -> int:
         """Returns the least distance between two participations of a user."""
         _check_rounds(rounds)
-        return min(self.separation, rounds)
+        # Whoever comes once has no second round.
+        return rounds if self.is_once else min(self.separation, rounds)
 
     def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
         """Yields every non-empty allowed set of rounds; there may be very many."""
@@ -172,30 +100,10 @@ class MinSeparation:
 
         return extend(())
 
-    def may_join(self, t: int, history: History) -> np.ndarray:
-        """Returns which users may take part in round `t`, given their past rounds."""
-        return (t - history.last >= self.separation) & (
-            history.times < _or_unlimited(self.max_participations)
-        )
-
-    def violation(self, rounds: Sequence[int]) -> str | None:
-        """Returns how one user's rounds break the schema; None if they keep it.
-
-        Args:
-          rounds: The user's rounds in ascending order.
-        """
-        if (found := _twice(rounds)) is not None:
-            return found
-        for i, j in itertools.pairwise(rounds):
-            if j - i < self.separation:
-                return (
-                    f"of round {i} is back before {self.separation} rounds, in round "
-                    f"{j}"
-                )
-        return _too_often(rounds, self.max_participations)
-
     def describe(self) -> str:
         """Returns the promise in words."""
+        if self.is_once:
+            return "each user takes part in at most one round"
         often = (
             "as often as that allows"
             if self.max_participations is None
@@ -208,11 +116,23 @@ class MinSeparation:
 
     def to_json(self) -> JsonObject:
         """Returns the schema as JSON values."""
+        if self.is_once:
+            return {"schema": "at_most_once"}
         return {
             "schema": "min_separation",
             "separation": self.separation,
             "max_participations": self.max_participations,
         }
+
+
+def AtMostOnce() -> MinSeparation:
+    """Returns the schema under which a user takes part in one round at most.
+
+    Example:
+      >>> AtMostOnce().largest(2000), AtMostOnce().spacing(2000)
+      (1, 2000)
+    """
+    return MinSeparation(separation=1, max_participations=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,29 +195,6 @@ class FixedEpochOrder:
             own = range(start, rounds, self.epoch_length)
             yield from itertools.combinations(own, min(limit, len(own)))
 
-    def may_join(self, t: int, history: History) -> np.ndarray:
-        """Returns which users may take part in round `t`, given their past rounds."""
-        return (history.times == 0) | (
-            (t > history.last)
-            & ((t - history.first) % self.epoch_length == 0)
-            & (history.times < _or_unlimited(self.epochs))
-        )
-
-    def violation(self, rounds: Sequence[int]) -> str | None:
-        """Returns how one user's rounds break the schema; None if they keep it.
-
-        Args:
-          rounds: The user's rounds in ascending order.
-        """
-        if (found := _twice(rounds)) is not None:
-            return found
-        for i in rounds[1:]:
-            if i % self.epoch_length != rounds[0] % self.epoch_length:
-                return (
-                    f"of round {rounds[0]} changes its round of the epoch, in round {i}"
-                )
-        return _too_often(rounds, self.epochs)
-
     def describe(self) -> str:
         """Returns the promise in words."""
         often = "" if self.epochs is None else f", at most {self.epochs} of them"
@@ -315,7 +212,7 @@ class FixedEpochOrder:
         }
 
 
-Participation = AtMostOnce | MinSeparation | FixedEpochOrder
+Participation = MinSeparation | FixedEpochOrder
 
 
 def check_schema(schema: object) -> Participation:
@@ -343,8 +240,6 @@ def implies(kept: Participation, claimed: Participation, rounds: int) -> bool:
     most = kept.cut(rounds).largest(rounds)
     if most == 1:
         return True
-    if isinstance(claimed, AtMostOnce):
-        return False
     if most > claimed.cut(rounds).largest(rounds):
         return False
     if isinstance(claimed, MinSeparation):
@@ -352,3 +247,169 @@ def implies(kept: Participation, claimed: Participation, rounds: int) -> bool:
     if not isinstance(kept, FixedEpochOrder):
         return False
     return kept.epoch_length % claimed.epoch_length == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonSampling:
+    """Each step takes each example with one probability, independently of all else.
+
+    Attributes:
+      probability: The chance of each example to be in a step's batch.
+      population_size: How many examples there are.
+
+    Example:
+      >>> PoissonSampling(0.25, 1000).describe()
+      'each step takes each example with probability 0.25, independently of all others'
+    """
+
+    probability: float
+    population_size: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.probability, float | int) or not (
+            0 < self.probability <= 1
+        ):
+            raise ValueError(f"probability must be in (0, 1], got {self.probability!r}")
+        checks.check_count("population_size", self.population_size)
+
+    @classmethod
+    def of(cls, batch_size: int, population_size: int) -> "PoissonSampling":
+        """Returns the sampling of batches of an expected size.
+
+        Example:
+          >>> PoissonSampling.of(50, 1000).probability
+          0.05
+        """
+        checks.check_count("batch_size", batch_size)
+        checks.check_count("population_size", population_size)
+        if batch_size > population_size:
+            raise ValueError(
+                f"batch_size={batch_size} is above population_size={population_size}"
+            )
+        return cls(batch_size / population_size, population_size)
+
+    @property
+    def expected_size(self) -> float:
+        """How many examples a batch has on average."""
+        return self.probability * self.population_size
+
+    def describe(self) -> str:
+        """Returns the promise in words."""
+        return (
+            f"each step takes each example with probability {self.probability:.6g}, "
+            "independently of all others"
+        )
+
+    def to_json(self) -> JsonObject:
+        """Returns the schema as JSON values."""
+        return {"schema": "poisson_sampling", "probability": self.probability}
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftingPoissonSampling:
+    """Poisson sampling whose probabilities move, by a public rule of step and group.
+
+    Every example is in one group. A step takes each example of a group with one
+    probability, independently of all else.
+
+    Attributes:
+      probabilities: For each group, the probability of every step.
+      population_size: How many examples there are in all groups.
+
+    Example:
+      >>> ShiftingPoissonSampling(((0.5, 0.0), (0.0, 0.5)), 100).probability
+      0.5
+    """
+
+    probabilities: tuple[tuple[float, ...], ...]
+    population_size: int
+
+    def __post_init__(self) -> None:
+        checks.check_count("population_size", self.population_size)
+        lengths = {len(steps) for steps in self.probabilities}
+        every = [p for steps in self.probabilities for p in steps]
+        if len(lengths) != 1 or not every or not (0 <= min(every) <= max(every) <= 1):
+            raise ValueError(
+                "probabilities must give each group a number in [0, 1] for each of the "
+                f"same steps; got {len(self.probabilities)} groups with "
+                f"{sorted(lengths)} steps"
+            )
+
+    @property
+    def expected_size(self) -> None:
+        """Not known: how many examples a group has is not said here."""
+        return None
+
+    @property
+    def probability(self) -> float:
+        """The largest chance of any example in any step."""
+        return max(max(steps) for steps in self.probabilities)
+
+    def describe(self) -> str:
+        """Returns the promise in words."""
+        return (
+            "each step takes each example independently of all others, with a "
+            "probability that follows from the step and the example's group and is at "
+            f"most {self.probability:.6g}"
+        )
+
+    def to_json(self) -> JsonObject:
+        """Returns the schema as JSON values."""
+        means = [float(np.mean(steps)) for steps in self.probabilities]
+        return {
+            "schema": "shifting_poisson_sampling",
+            "largest_probability": self.probability,
+            "mean_probability_by_group": means,
+        }
+
+
+Sampling = PoissonSampling | ShiftingPoissonSampling
+
+
+def from_json(values: Mapping[str, Any]) -> Participation:
+    """Returns the schema whose `to_json` gave these values.
+
+    Example:
+      >>> from_json(MinSeparation(10, 3).to_json())
+      MinSeparation(separation=10, max_participations=3)
+    """
+    given = {name: value for name, value in values.items() if name != "schema"}
+    kinds: dict[str, Callable[..., Participation]] = {
+        "at_most_once": AtMostOnce,
+        "min_separation": MinSeparation,
+        "fixed_epoch_order": FixedEpochOrder,
+    }
+    if (name := values.get("schema")) not in kinds:
+        raise ValueError(f"schema must be one of {', '.join(kinds)}, got {name!r}")
+    return kinds[name](**given)
+
+
+def as_ids(users: Iterable[Hashable]) -> list[Hashable]:
+    """Returns users as Python values that are equal exactly if the users are.
+
+    A list of large integers must not become an array on the way: where some need 64
+    bits without a sign, numpy makes floats of all of them.
+
+    Raises:
+      ValueError: An id is a fraction, so that different users may have become one.
+
+    Example:
+      >>> as_ids(np.array([2**63 + 5], np.uint64))
+      [9223372036854775813]
+    """
+    if isinstance(users, str | bytes):
+        raise ValueError(f"users must be a list or an array of ids, got {users!r}")
+    if hasattr(users, "dtype") and not hasattr(users, "tolist"):
+        users = np.asarray(users)
+    found = users.tolist() if hasattr(users, "tolist") else list(users)
+    if not isinstance(found, list):
+        raise ValueError(f"users must be a list or an array of ids, got {users!r}")
+    for user in found:
+        if isinstance(user, float | np.floating):
+            raise ValueError(
+                f"users must be whole numbers or names, got {user!r}: large ids are "
+                "rounded to floats, and two users become one; keep them as integers"
+            )
+        if isinstance(user, list):
+            raise ValueError("users must be one id after the other, got a table")
+    return [user.item() if isinstance(user, np.generic) else user for user in found]

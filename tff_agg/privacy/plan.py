@@ -8,16 +8,15 @@ anything runs.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from tff_agg.aliases import Ids, JsonObject
+from tff_agg.aliases import JsonObject
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import checks, cohorts, losses
+from tff_agg.privacy import checks, losses
 from tff_agg.privacy.accounting import Accounting, accounting_of
 from tff_agg.privacy.losses import Loss
-from tff_agg.privacy.participation import AtMostOnce, Participation, check_schema
-from tff_agg.privacy.poisson import PoissonSampling, ShiftingPoissonSampling
+from tff_agg.privacy.participation import AtMostOnce, Participation, Sampling
 from tff_agg.privacy.releases import Release, delta_left, names_of
 from tff_agg.privacy.sensitivity import Sensitivity
 
@@ -61,7 +60,7 @@ class Plan:
       (4.3, 1.131)
       >>> plan = Plan(clip_norm=1.0, cohort_size=4096, rounds=3068, delta=1e-5,
       ...             mechanism=identity(), noise_multiplier=3.0,
-      ...             participation=PoissonSampling(4096 / 50_000, 50_000))
+      ...             participation=tff_agg.privacy.PoissonSampling.of(4096, 50_000))
       >>> round(plan.epsilon, 2)
       7.42
     """
@@ -71,8 +70,8 @@ class Plan:
     rounds: int
     mechanism: Mechanism
     noise_multiplier: float
-    participation: Participation | PoissonSampling | ShiftingPoissonSampling = (
-        dataclasses.field(default_factory=AtMostOnce)
+    participation: Participation | Sampling = dataclasses.field(
+        default_factory=AtMostOnce
     )
     delta: float = 1e-6
     releases: Sequence[Release] = ()
@@ -327,14 +326,6 @@ class Plan:
           TypeError: Its schema is none of user-level privacy, but the plan's is.
         """
         self.accounting.check_sampler(self, sampler)
-
-    def check_cohorts(self, users: Iterable[Ids]) -> None:
-        """Refuses cohorts, given round by round, that break the schema.
-
-        Raises:
-          cohorts.ParticipationError: Names the user and its rounds.
-        """
-        cohorts.check_cohorts(check_schema(self.participation), users)
 
     def to_json(self) -> JsonObject:
         """Returns the plan and its guarantee as JSON values; infinity is None.

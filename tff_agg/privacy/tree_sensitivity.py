@@ -10,7 +10,6 @@ import numpy as np
 
 from tff_agg.noise import forest as forests
 from tff_agg.privacy.participation import (
-    AtMostOnce,
     FixedEpochOrder,
     MinSeparation,
     Participation,
@@ -45,7 +44,7 @@ def squared(
             return _fixed_order(forest, participation.epoch_length, rounds), True
         # Any such choice is also one of rounds that are an epoch apart.
         exact = False
-    elif not isinstance(participation, AtMostOnce | MinSeparation):
+    elif not isinstance(participation, MinSeparation):
         raise TypeError(f"participation must be a schema, got {participation!r}")
     return float(_separated(forest, participation.spacing(rounds), most)), exact
 
