@@ -1,0 +1,1 @@
+"""Studies: many runs, one table of scores; what is chosen and what is tested."""

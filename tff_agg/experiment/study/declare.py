@@ -1,0 +1,359 @@
+"""A study is a list of lines; everything else follows from them.
+
+A line of a table says: these candidate settings, these methods, chosen by this. What is
+trained, what is asked of which run, what is left to do, choosing on validation data,
+testing once and pairing by seed are `tff_agg.experiment.study.search`'s. Runs that two
+lines share are trained once.
+
+Nothing is computed here, and nothing heavy imported: a command reads a study's options
+from a module that declares it.
+"""
+
+import abc
+import dataclasses
+import pathlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tff_agg.experiment.config import RunConfig
+from tff_agg.recycling.methods import LAST, Method
+
+if TYPE_CHECKING:
+    from tff_agg.experiment.process_cache import ProcessCache
+    from tff_agg.experiment.task import Task
+
+#: Fields of a configuration that a candidate changes, with their values.
+Settings = Mapping[str, Any]
+
+
+class Use(NamedTuple):
+    """Models that are judged. The best of them on validation data is tested.
+
+    Attributes:
+      methods: How checkpoints are used.
+      series: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
+    """
+
+    methods: tuple[Method, ...] = (LAST,)
+    series: str = "iterate"
+
+
+#: What training broadcasts, as it is.
+BROADCAST = Use((LAST,), "aggregate")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Arm:
+    """A way of training: what its candidates share, and in what they differ.
+
+    Attributes:
+      name: What it is called.
+      config: What its candidates share. Its seeds are replaced by the study's.
+      grid: What each candidate changes.
+      folders: Runs that are there already, one for each seed, instead of runs that are
+        to be trained; with `loaded`.
+    """
+
+    name: str
+    config: RunConfig
+    grid: tuple[Settings, ...] = ({},)
+    folders: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.grid:
+            raise ValueError(f"grid=() of the arm {self.name!r}: needs a candidate")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Line:
+    """A line, or a cell, of a table.
+
+    Attributes:
+      row: In which row of the table, or which part of it, the line is.
+      name: What it is called there; (row, name) is unique within a study.
+      arm: What is trained.
+      use: The models that are judged.
+      chosen_by: By what the settings are chosen, if not by `use`. The method among
+        `use` is then chosen at these settings.
+      like: (row, name) of a line whose chosen settings this one takes over …
+      changes: … with these changes.
+      note: Such as 'as published'.
+    """
+
+    row: str
+    name: str
+    arm: Arm
+    use: Use = BROADCAST
+    chosen_by: Use | None = None
+    like: tuple[str, str] | None = None
+    changes: Settings = dataclasses.field(default_factory=dict)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.like is None and self.changes:
+            raise ValueError(
+                f"changes={self.changes!r} of the line {self.key} need like: the line "
+                "whose settings they change"
+            )
+        if self.like is not None and self.chosen_by is not None:
+            raise ValueError(
+                f"like={self.like!r} and chosen_by={self.chosen_by!r} of the line "
+                f"{self.key}: its settings are taken over or chosen, not both"
+            )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(row, name)."""
+        return self.row, self.name
+
+
+class Question(NamedTuple):
+    """What is asked of a run.
+
+    Attributes:
+      split: 'heldout' or 'test'.
+      examples: The size of the sample.
+      series: 'iterate' or 'aggregate'.
+      methods: How checkpoints are used.
+      rounds: The newest checkpoints.
+    """
+
+    split: str
+    examples: int
+    series: str
+    methods: tuple[Method, ...]
+    rounds: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """An arm's settings with a seed. Trials of one configuration are one run.
+
+    Attributes:
+      config: What is trained.
+      folder: The run's, where it is there already.
+      row: The row of a line that asks for it.
+      arm: The arm's name.
+      settings: What the candidate changes.
+      seed: The study's.
+    """
+
+    config: RunConfig
+    folder: str | None = None
+    row: str = dataclasses.field(default="", compare=False)
+    arm: str = dataclasses.field(default="", compare=False)
+    settings: Settings = dataclasses.field(default_factory=dict, compare=False)
+    seed: int = dataclasses.field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        what = [self.row, self.arm, in_words(self.settings), f"seed {self.seed}"]
+        return ", ".join(text for text in what if text)
+
+
+class Chosen(NamedTuple):
+    """What was picked on validation data.
+
+    Attributes:
+      settings: What the arm's candidate changes.
+      method: How checkpoints are used.
+      validation: The mean of the metric over seeds and rounds; None where there was
+        nothing to choose.
+    """
+
+    settings: Settings
+    method: Method
+    validation: float | None
+
+
+class Score(NamedTuple):
+    """One value of one model of a run; the run is said by whoever holds it."""
+
+    series: str
+    method: str
+    round: int
+    split: str
+    examples: int
+    group: str
+    metric: str
+    value: float
+
+
+Rows = Sequence[Score]
+
+
+class Job(NamedTuple):
+    """What is still to be asked of a trial."""
+
+    trial: Trial
+    questions: tuple[Question, ...]
+
+
+class Train(abc.ABC):
+    """How the models of trials come about: trained, or loaded.
+
+    Objects are sent to other processes.
+
+    Attributes:
+      together: Whether trials that are `near` are one job.
+    """
+
+    together = False
+
+    @abc.abstractmethod
+    def run(self, trial: Trial, task: "Task", out: pathlib.Path) -> str | None:
+        """Names the run whose scores are a trial's; None while there is none.
+
+        Args:
+          trial: The trial.
+          task: Its task.
+          out: The study's folder.
+        """
+
+    @abc.abstractmethod
+    def answer(
+        self,
+        jobs: Sequence[Job],
+        task: "type[Task]",
+        out: pathlib.Path,
+        shared: "ProcessCache",
+    ) -> Iterator[tuple[Trial, Rows]]:
+        """Trains or loads, and yields the scores that are asked for.
+
+        Args:
+          jobs: The trials; one unless `together`.
+          task: What is trained.
+          out: The study's folder.
+          shared: What was compiled in this process.
+        """
+
+
+def last_round(config: RunConfig) -> tuple[int, ...]:
+    """The last round alone."""
+    return (config.rounds,)
+
+
+def validated(config: RunConfig) -> tuple[int, ...]:
+    """The rounds at which a run is validated."""
+    every = config.evaluate_every
+    return (*range(every, config.rounds, every), config.rounds)
+
+
+def nothing(line: Line, seed: int, config: RunConfig) -> tuple[Question, ...]:
+    """Asks no further questions."""
+    return ()
+
+
+def known(offset: int) -> Callable[[int], Settings]:
+    """Seeds with known noise seeds: such runs have no privacy, and are repeatable."""
+    return lambda seed: {"seed": seed, "insecure_noise_seed": offset + seed}
+
+
+def secret(seed: int) -> Settings:
+    """Seeds of sampling and initial weights; the noise's come from the system."""
+    return {"seed": seed}
+
+
+def process_key(trial: Trial) -> Hashable:
+    """What trials share that can use one compiled process."""
+    return trial.config.process_key()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Study:
+    """Lines and how they are judged. Nothing is computed by declaring it.
+
+    Attributes:
+      task: What is trained.
+      lines: The lines.
+      seeds: Of the table. An arm of folders has a seed for each of them instead.
+      search_seeds: Of choices; () for the table's own.
+      seeding: What a seed changes in the configuration: `secret`, `known(offset)`, or a
+        task's own.
+      rounds: The rounds of a configuration over which a value is the mean.
+      examples: The size of the sample by split.
+      also: Further questions to a chosen run: for curves.
+      final: The data that chosen lines are judged on. None: a search alone.
+      train: How models come about: `saved()`, `in_memory()`, `loaded()` of
+        `tff_agg.experiment.study.train`, or a task's own.
+      near: What trials share that belong in one process.
+    """
+
+    task: "type[Task]"
+    lines: tuple[Line, ...]
+    seeds: tuple[int, ...]
+    train: Train
+    search_seeds: tuple[int, ...] = ()
+    seeding: Callable[[int], Settings] = secret
+    rounds: Callable[[RunConfig], tuple[int, ...]] = last_round
+    examples: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {"heldout": 10_000, "test": 10_000}
+    )
+    also: Callable[[Line, int, RunConfig], tuple[Question, ...]] = nothing
+    final: str | None = "test"
+    near: Callable[[Trial], Hashable] = process_key
+
+    def __post_init__(self) -> None:
+        keys = [line.key for line in self.lines]
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            raise ValueError(f"lines={twice}: a row has two lines of one name")
+        for line in self.lines:
+            if line.like is not None and line.like not in keys:
+                raise ValueError(
+                    f"like={line.like!r} of the line {line.key} names none of the "
+                    f"lines {keys}"
+                )
+
+    def line(self, row: str, name: str) -> Line:
+        """Returns the line of a row and name."""
+        for line in self.lines:
+            if line.key == (row, name):
+                return line
+        raise KeyError(f"row={row!r}, name={name!r}: no such line in the study")
+
+    def trials(
+        self, line: Line, settings: Settings, seeds: Sequence[int]
+    ) -> list[Trial]:
+        """Returns a candidate of a line with each seed."""
+        arm = line.arm
+        if arm.folders:
+            return [
+                Trial(arm.config, folder, line.row, arm.name, settings, seed)
+                for seed, folder in enumerate(arm.folders)
+            ]
+        return [
+            Trial(
+                dataclasses.replace(arm.config, **settings, **self.seeding(seed)),
+                None, line.row, arm.name, settings, seed,
+            )
+            for seed in seeds
+        ]  # fmt: skip
+
+
+def distinct(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Drops a line whose candidates and methods an earlier one of its row has."""
+    seen: list[list[Any]] = []
+    kept = []
+    for line in lines:
+        configs = [
+            dataclasses.replace(line.arm.config, **settings)
+            for settings in line.arm.grid
+        ]
+        what = [line.row, configs, line.arm.folders, line.use, line.chosen_by]
+        what += [line.like, line.changes]
+        if what not in seen:
+            seen.append(what)
+            kept.append(line)
+    return tuple(kept)
+
+
+def in_words(settings: Settings) -> str:
+    """Names a candidate by what it changes.
+
+    Example:
+      >>> in_words({'averager': 'uta', 'k': 3, 'server_learning_rate': 0.5})
+      'averager=uta k=3 server_learning_rate=0.5'
+    """
+    return " ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in settings.items()
+    )
