@@ -1,7 +1,7 @@
 """Runs on CIFAR in lockstep, in memory, of which scores and some checkpoints stay.
 
 The runs of one seed have the same batches and the same noise, which are known: they
-have no guarantee (see `tff_agg.learning.lockstep`). Trainer, sampler and aggregations
+have no guarantee (see `cifar.lockstep`). Trainer, sampler and aggregations
 are the library's.
 """
 
@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from cifar.lockstep import Lane, Lockstep
 from cifar.task import Cifar, CifarConfig
 from tff_agg import files
 from tff_agg.experiment.run import recording
-from tff_agg.learning.lockstep import Lane, Lockstep
 from tff_agg.recycling import inference
 
 Settings = Mapping[str, Any]

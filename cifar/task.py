@@ -171,8 +171,8 @@ class Cifar(SampleTask):
 
     def sample_model(self) -> Any:
         """Returns the closed form of a last layer, or the network's loss."""
-        from cifar import wide_resnet
-        from tff_agg.learning import layers, linear
+        from cifar import layers, wide_resnet
+        from tff_agg.learning import linear
         from tff_agg.learning.per_example import SampleModel
 
         if self.config.model == "last_layer":

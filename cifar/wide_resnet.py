@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tff_agg.learning.layers import Layers
+from cifar.layers import Layers
 from tff_agg.learning.per_example import Weights
 
 _EPSILON = 1e-5

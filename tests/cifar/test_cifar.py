@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from absl import flags
 
-from cifar import data, wide_resnet
+from cifar import data, layers, wide_resnet
+from cifar.layers import Layers
 from cifar.task import Cifar, CifarConfig
 from tff_agg import privacy
 from tff_agg.experiment import flag_fields
-from tff_agg.learning import layers
-from tff_agg.learning.layers import Layers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cifar" / "configs").glob("*.cfg"))

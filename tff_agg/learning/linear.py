@@ -6,7 +6,7 @@ one product of matrices: no gradient of a single example is ever written down.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -44,55 +44,29 @@ def softmax_layer(
 
     return SampleModel(
         loss,
-        functools.partial(_clipped_sum, prepared, None),
+        functools.partial(_clipped_sum, prepared),
         largest_micro_batch=_ROWS,
-        side_by_side=functools.partial(_side_by_side, prepared),
     )
-
-
-def _side_by_side(
-    prepared: Callable[[jax.Array], jax.Array],
-    weights: Sequence[Weights],
-    examples: Examples,
-    counted: jax.Array,
-    clip_norm: float,
-) -> ClippedSum:
-    """Returns the sums of several layers, stacked: one product serves them all."""
-    joined = {
-        name: jnp.concatenate([w[name] for w in weights], axis=-1)
-        for name in ("bias", "kernel")
-    }
-    return _clipped_sum(prepared, len(weights), joined, examples, counted, clip_norm)
 
 
 def _clipped_sum(
     prepared: Callable[[jax.Array], jax.Array],
-    layers: int | None,
     weights: Weights,
     examples: Examples,
     counted: jax.Array,
     clip_norm: float,
 ) -> ClippedSum:
-    """Returns the sums of one layer (None), or of several along each other's classes.
-
-    Sums of several layers: gradients stay joined, [features, layers · classes]; all
-    else is [layers].
-    """
+    """Returns the sums over the examples."""
     features, labels = prepared(examples[0]), examples[1]
-    if layers is not None:
-        counted, labels = counted[:, None], labels[:, None]
-    scores = logits(weights, features)
-    shape = (*labels.shape, -1) if layers is None else (len(labels), layers, -1)
-    log_scores = jax.nn.log_softmax(scores.reshape(shape))
-    hit = labels[..., None] == jnp.arange(log_scores.shape[-1])
+    log_scores = jax.nn.log_softmax(logits(weights, features))
+    hit = labels[:, None] == jnp.arange(log_scores.shape[-1])
     losses = -jnp.sum(jnp.where(hit, log_scores, 0), axis=-1)
     errors = jnp.exp(log_scores) - hit
     # The bias is one more feature, which is always 1.
-    lengths = (jnp.sum(features**2, axis=1) + 1).reshape(labels.shape)
+    lengths = jnp.sum(features**2, axis=1) + 1
     squares = jnp.sum(errors**2, axis=-1) * lengths
     factors, totals = clip_factors(jnp.sqrt(squares), losses, counted, clip_norm)
-    kept = jnp.where(factors[..., None] > 0, errors * factors[..., None], 0)
-    kept = kept.reshape(scores.shape)
+    kept = jnp.where(factors[:, None] > 0, errors * factors[:, None], 0)
     rows = jnp.where(jnp.isfinite(features), features, 0)
     return totals({"bias": jnp.sum(kept, axis=0), "kernel": rows.T @ kept})
 

@@ -42,8 +42,6 @@ class ClippedSum(NamedTuple):
 # clipped_sum(weights, examples, counted, clip_norm): examples along the first axis;
 # `counted` says which of them are there, the others are zeros.
 ClippedSummer = Callable[[Weights, Examples, jax.Array, float], ClippedSum]
-# The same at several weights, whose classes lie along each other in the gradients.
-SideBySide = Callable[[Sequence[Weights], Examples, jax.Array, float], ClippedSum]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,9 +59,6 @@ class SampleModel:
         `vmap` does not pay, or what stays in a core's cache.
       by_core: Whether each core computes micro-batches of its own (`laned_sum`), for
         models of many small operations, which XLA does not share between cores well.
-      side_by_side: A faster way to the sums at several weights than one after the
-        other. Its gradients have the last axes of all weights in a row, and its other
-        sums an axis of the weights.
 
     Example:
       SampleModel(lambda weights, example: -example[0] @ weights['w'])
@@ -74,7 +69,6 @@ class SampleModel:
     example_bytes: int | None = None
     largest_micro_batch: int = 1 << 14
     by_core: bool = False
-    side_by_side: SideBySide | None = None
 
     @property
     def lanes(self) -> int:
@@ -113,48 +107,6 @@ class SampleModel:
             lane,
             lanes,
         )
-
-    def summed_at_all(
-        self,
-        weights: Sequence[Weights],
-        batch: Examples,
-        count: Count,
-        clip_norm: float,
-        micro: int,
-    ) -> list[ClippedSum]:
-        """Adds the same examples up at each of several weights."""
-        several = self.side_by_side
-        if len(weights) == 1:
-            return [self.summed(weights[0], batch, count, clip_norm, micro)]
-        if several is None:
-            # A loop, not a list: the model is compiled once.
-            stacked = jax.tree_util.tree_map(
-                lambda *w: jnp.stack(w), *map(dict, weights)
-            )
-            totals = jax.lax.map(
-                lambda w: self.summed(w, batch, count, clip_norm, micro), stacked
-            )
-            return [
-                jax.tree_util.tree_map(lambda leaf, n=number: leaf[n], totals)
-                for number in range(len(weights))
-            ]
-        total = _added_up(
-            lambda part, counted: several(weights, part, counted, clip_norm),
-            batch,
-            count,
-            micro,
-        )
-        parts = {
-            name: jnp.split(joined, len(weights), axis=-1)
-            for name, joined in total.gradients.items()
-        }
-        return [
-            ClippedSum(
-                {name: split[number] for name, split in parts.items()},
-                *(figure[number] for figure in total[1:]),
-            )
-            for number in range(len(weights))
-        ]
 
 
 def _added_up(

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cifar import layers
+from cifar.layers import Layers
 from tests.sampled_plans import sampled_plan
-from tff_agg.learning import layers, per_example
+from tff_agg.learning import per_example
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.learning.laned_sum import LanedSum
-from tff_agg.learning.layers import Layers
 from tff_agg.learning.per_example import SampleModel
 
 # The second kernel is so large that, of single images, norms come from products of

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from tff_agg.learning.convolution import convolution
+from cifar.convolution import convolution
 
 ORDER = ("NHWC", "HWIO", "NHWC")
 

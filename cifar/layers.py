@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tff_agg.learning import convolution as conv
+from cifar import convolution as conv
 from tff_agg.learning.per_example import (
     ClippedSum,
     ClippedSummer,

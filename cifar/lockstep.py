@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tff_agg.learning.dp_sgd import DPSGDProcess, State, Weights, with_room
-from tff_agg.learning.per_example import Count, Examples
+from tff_agg.learning.per_example import ClippedSum, Count, Examples, SampleModel
 
 
 class Lane(NamedTuple):
@@ -131,7 +132,8 @@ class Lockstep:
         """The compiled step."""
         processes = [lane.process for lane in self._lanes]
         leading = sorted(set(leaders))
-        totals = processes[0].model.summed_at_all(
+        totals = summed_at_all(
+            processes[0].model,
             [states[lane]["aggregate"] for lane in leading],
             batch,
             count,
@@ -148,6 +150,33 @@ class Lockstep:
             else processes[lane].averaged(states[lane], moved[leader])
             for lane, leader in enumerate(leaders)
         ]
+
+
+def summed_at_all(
+    model: SampleModel,
+    weights: Sequence[Weights],
+    batch: Examples,
+    count: Count,
+    clip_norm: float,
+    micro: int,
+) -> list[ClippedSum]:
+    """Adds the same examples up at each of several weights.
+
+    At all of them in one product; or, of a model of many small operations, one after
+    the other, in a loop that is compiled once.
+    """
+    if len(weights) == 1:
+        return [model.summed(weights[0], batch, count, clip_norm, micro)]
+
+    def total(of: Weights) -> ClippedSum:
+        return model.summed(of, batch, count, clip_norm, micro)
+
+    stacked = jax.tree_util.tree_map(lambda *w: jnp.stack(w), *map(dict, weights))
+    totals = jax.lax.map(total, stacked) if model.by_core else jax.vmap(total)(stacked)
+    return [
+        jax.tree_util.tree_map(lambda leaf, n=number: leaf[n], totals)
+        for number in range(len(weights))
+    ]
 
 
 def _rule(process: DPSGDProcess) -> dict[str, Any]:

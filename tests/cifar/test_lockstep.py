@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cifar.lockstep import Lane, Lockstep, summed_at_all
 from tests.sampled_plans import sampled_plan
 from tff_agg import averaging
 from tff_agg.learning import linear
 from tff_agg.learning.dp_sgd import DPSGDProcess
-from tff_agg.learning.lockstep import Lane, Lockstep
 from tff_agg.learning.per_example import SampleModel
 
 WIDTH, CLASSES, SEED = 5, 3, (7, 8)
@@ -23,7 +23,10 @@ def loss(weights, example):
 
 MODELS = {
     "layer": (linear.softmax_layer(), {"bias": (CLASSES,), "kernel": (WIDTH, CLASSES)}),
-    "network": (SampleModel(loss), {"first": (WIDTH, 4), "second": (4, CLASSES)}),
+    "network": (
+        SampleModel(loss, by_core=True),
+        {"first": (WIDTH, 4), "second": (4, CLASSES)},
+    ),
 }
 
 
@@ -112,7 +115,7 @@ def test_layers_side_by_side_have_the_sums_of_each():
     several = [weights_of(shapes, seed) for seed in range(3)]
     batch = examples(20, 1)
     batch[0][4] = np.nan  # counts as zeros
-    run = jax.jit(lambda w, n: model.summed_at_all(w, batch, n, 1.5, 5))
+    run = jax.jit(lambda w, n: summed_at_all(model, w, batch, n, 1.5, 5))
     found = run(several, 18)
     for weights, one in zip(several, found, strict=True):
         wanted = model.summed(weights, batch, 18, 1.5, 5)
