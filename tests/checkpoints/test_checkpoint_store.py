@@ -114,7 +114,7 @@ _LIKE = {"w": np.zeros((3, 2), np.float32), "b": np.zeros((), np.float32)}
         averaging.uta(2),
         averaging.starting_at(2, averaging.ema(decay=0.9)),
     ],
-    ids=str,
+    ids=["tree", "blt", "banded", "last", "uta", "starting_at"],
 )
 def test_states_of_mechanisms_and_averagers_come_back_as_they_were(tmp_path, pair):
     """A loop of one's own saves them as they are and goes on with what it loads."""
