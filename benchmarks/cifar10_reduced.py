@@ -20,7 +20,8 @@ from benchmarks.cifar_lanes import TRAINED, Bundle, Wanted, name_of
 from benchmarks.cifar_table import TUNING_SEED, Study, gains, say, table
 from cifar.task import CifarConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment import binaries
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.recycling import inference
 
 TASKS = (arms.ORIGINAL, arms.SHIFT)

@@ -31,7 +31,8 @@ from benchmarks.cifar_lanes import (
 )
 from cifar.task import CifarConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, figures, flag_fields, terminal
+from tff_agg.experiment import binaries, figures, terminal
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.seed_statistics import gain
 from tff_agg.experiment.seed_statistics import spread as spread_of
 from tff_agg.recycling import inference

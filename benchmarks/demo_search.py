@@ -25,7 +25,8 @@ from absl import flags
 
 from stackoverflow import demo_runs
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tff_agg.experiment import binaries, flag_fields, in_memory
+from tff_agg.experiment import binaries, in_memory
+from tff_agg.experiment.commands import flags as flag_fields
 
 FIRST_SEED = 100  # the demo has 0, 1, 2, …
 

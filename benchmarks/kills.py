@@ -69,7 +69,7 @@ def _train(config: Any, folder: pathlib.Path, ready: int, begin_only: bool) -> N
     """
     from stackoverflow.task import StackOverflow
     from tff_agg import runtime
-    from tff_agg.experiment.drivers import train
+    from tff_agg.experiment.commands import train
     from tff_agg.experiment.run import recording
 
     runtime.configure_threads()

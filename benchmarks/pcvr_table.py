@@ -26,7 +26,8 @@ from absl import flags
 
 from pcvr.task import Pcvr, PcvrConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, figures, flag_fields, process_cache
+from tff_agg.experiment import binaries, figures, process_cache
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import read_ahead
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.recycling import inference

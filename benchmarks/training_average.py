@@ -23,7 +23,8 @@ import numpy as np
 from absl import flags
 
 from tff_agg import noise
-from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment import binaries
+from tff_agg.experiment.commands import flags as flag_fields
 
 MOMENTA = (0.0, 0.5, 0.9, 0.95)
 WINDOWS = (1, 3, 5, 10)

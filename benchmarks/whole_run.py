@@ -148,7 +148,7 @@ def shares(task: Any, folder: pathlib.Path) -> dict[str, float]:
     """Trains a run and returns the seconds of each part, the first round left out."""
     from tff_agg.checkpoints import CheckpointStore
     from tff_agg.experiment import process_cache
-    from tff_agg.experiment.drivers import train
+    from tff_agg.experiment.commands import train
     from tff_agg.experiment.run import ledger, read_ahead, recording
 
     clock, at_work = Clock(), AtWork()

@@ -17,7 +17,8 @@ import numpy as np
 from absl import flags
 
 from cifar import data
-from tff_agg.experiment import binaries, flag_fields, progress
+from tff_agg.experiment import binaries, progress
+from tff_agg.experiment.commands import flags as flag_fields
 
 _BATCH = 250
 

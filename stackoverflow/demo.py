@@ -26,7 +26,8 @@ from stackoverflow import demo_runs
 from stackoverflow.demo_runs import BASELINE, Curve, DemoConfig, Job
 from stackoverflow.task import StackOverflow
 from tff_agg import processes
-from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment import binaries
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.seed_statistics import gain, spread
 from tff_agg.privacy import Plan
 

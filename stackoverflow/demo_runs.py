@@ -224,7 +224,7 @@ def run_one(
     Returns:
       By whether it is recycled, the result of the run; and its privacy plan.
     """
-    from tff_agg.experiment.drivers import train
+    from tff_agg.experiment.commands import train
 
     task = StackOverflow(config)
     outcome = train.run(task, folder, observer, cache=cache)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tff_agg.experiment import flag_fields
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.recycled_runs import Judging
 from tff_agg.recycling import inference, tuning
 

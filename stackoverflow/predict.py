@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags
 
-from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment import binaries
+from tff_agg.experiment.commands import flags as flag_fields
 
 
 def define_flags(values: flags.FlagValues) -> None:

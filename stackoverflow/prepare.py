@@ -20,7 +20,8 @@ from stackoverflow.data import preparation
 from stackoverflow.data.download import download
 from stackoverflow.data.sources import KINDS, SPLITS
 from stackoverflow.data.token_store import TokenStore
-from tff_agg.experiment import interruption, progress
+from tff_agg.experiment import progress
+from tff_agg.experiment.commands import interruption
 from tff_agg.privacy import KeySelection
 
 

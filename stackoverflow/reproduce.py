@@ -30,7 +30,8 @@ from absl import flags
 from stackoverflow import fair, paper_tables, table_jobs
 from stackoverflow.paper_tables import FAIR, SCALES, TRAININGS, ReproduceConfig, Run
 from stackoverflow.task import StackOverflow
-from tff_agg.experiment import binaries, flag_fields
+from tff_agg.experiment import binaries
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import ledger
 
 
@@ -68,7 +69,7 @@ def _train_alone(config: ReproduceConfig, run: Run) -> None:
     """Trains one run in a process that has no terminal."""
     task = config.task(run)
     table_jobs.set_up(config, task.config.lanes)
-    from tff_agg.experiment.drivers import train
+    from tff_agg.experiment.commands import train
 
     train.run(task, config.folder(run))
 
@@ -79,7 +80,7 @@ def _train_alike(
     """Trains runs that differ in their seeds, which share what was compiled."""
     table_jobs.set_up(config, None)
     from tff_agg.experiment import process_cache, terminal
-    from tff_agg.experiment.drivers import train
+    from tff_agg.experiment.commands import train
 
     with contextlib.closing(process_cache.ProcessCache()) as cache:
         for number, run in alike:

@@ -11,7 +11,7 @@ from stackoverflow.paper_tables import COLUMNS, RECYCLED, SCALES, ReproduceConfi
 from stackoverflow.task import StackOverflow
 from tff_agg import files
 from tff_agg.experiment import progress, recycled_runs, result_tables, terminal
-from tff_agg.experiment.drivers import evaluate, uncertainty
+from tff_agg.experiment.commands import evaluate, uncertainty
 from tff_agg.experiment.recycled_runs import Recycled
 from tff_agg.recycling.uncertainty import Comparison
 

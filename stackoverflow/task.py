@@ -16,7 +16,8 @@ from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
 from tff_agg import privacy
 from tff_agg.aliases import Json
-from tff_agg.experiment import flag_fields, task
+from tff_agg.experiment import task
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.fields import described
 from tff_agg.recycling.metrics import Metric

@@ -20,7 +20,7 @@ from absl import app, flags
 
 from tff_agg import noise
 from tff_agg.aliases import Json, JsonObject
-from tff_agg.experiment import flag_fields
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.noise import cache
 from tff_agg.privacy import (
     Plan,

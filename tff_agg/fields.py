@@ -1,6 +1,6 @@
 """Fields of configurations: frozen dataclasses whose fields say what they mean.
 
-A binary makes one flag of each field (`tff_agg.experiment.flag_fields`), with the
+A binary makes one flag of each field (`tff_agg.experiment.commands.flags`), with the
 field's default and description. Libraries see the finished object only.
 """
 

@@ -9,7 +9,7 @@ import pytest
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tests import forked, tiny_stores
 from tff_agg.experiment import canary_audit, cohorts
-from tff_agg.experiment.drivers import audit as driver
+from tff_agg.experiment.commands import audit as driver
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.runs import Run
 

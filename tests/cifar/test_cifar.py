@@ -16,7 +16,7 @@ from cifar import data, layers, wide_resnet
 from cifar.layers import Layers
 from cifar.task import Cifar, CifarConfig
 from tff_agg import privacy
-from tff_agg.experiment import flag_fields
+from tff_agg.experiment.commands import flags as flag_fields
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cifar" / "configs").glob("*.cfg"))

@@ -10,7 +10,7 @@ from absl import flags
 from benchmarks import cifar10_reduced, cifar_lanes, cifar_table, cifar_uncertainty
 from benchmarks import cifar_arms as arms
 from cifar.task import Cifar, CifarConfig
-from tff_agg.experiment import flag_fields
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.recycling import inference
 
 CONFIGS = pathlib.Path(cifar_table.__file__).parent.parent / "cifar" / "configs"

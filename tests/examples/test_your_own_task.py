@@ -12,8 +12,9 @@ from absl import flags
 
 from examples.emnist import data
 from examples.emnist.task import Emnist, EmnistConfig
-from tff_agg.experiment import flag_fields, process_cache
-from tff_agg.experiment.drivers import evaluate, train, uncertainty
+from tff_agg.experiment import process_cache
+from tff_agg.experiment.commands import evaluate, train, uncertainty
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.runs import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from tests.experiment import train_binary
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
 from tff_agg.experiment import terminal
-from tff_agg.experiment.drivers import train as training
+from tff_agg.experiment.commands import train as training
 
 # The binary as it is. Root writes wherever it likes; without its capabilities it is
 # like everybody else.

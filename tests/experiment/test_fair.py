@@ -11,7 +11,7 @@ from stackoverflow.paper_tables import EPSILONS, ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tests.experiment.tiny_tables import never
 from tff_agg.experiment import in_memory
-from tff_agg.experiment.drivers import train
+from tff_agg.experiment.commands import train
 from tff_agg.experiment.runs import Run
 from tff_agg.runtime import jobs
 

@@ -7,8 +7,8 @@ import pytest
 
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
+from tff_agg.experiment.commands import train
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.drivers import train
 from tff_agg.experiment.run import tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

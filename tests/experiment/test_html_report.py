@@ -12,7 +12,7 @@ from matplotlib import image
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
 from tff_agg.experiment import html_page
-from tff_agg.experiment.drivers import report, train
+from tff_agg.experiment.commands import report, train
 from tff_agg.experiment.run import tables
 from tff_agg.recycling import inference
 

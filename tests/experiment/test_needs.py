@@ -11,8 +11,8 @@ from pds import sampler
 from tests.experiment import train_binary
 from tff_agg import averaging, checkpoints
 from tff_agg.experiment import cohorts, dry_run, needs, process_cache, terminal
+from tff_agg.experiment.commands import train
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.drivers import train
 
 FULL_MODEL = 16_202_992  # bytes of θ with 10,000 words
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment.drivers import train as training
+from tff_agg.experiment.commands import train as training
 from tff_agg.experiment.run import loop, run_folder
 
 SAVES = checkpoints.CheckpointStore

@@ -15,7 +15,7 @@ from pds import sampler
 from stackoverflow.data import token_store
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment.drivers import train as training
+from tff_agg.experiment.commands import train as training
 from tff_agg.experiment.run import loop, recording, run_folder, tables
 
 

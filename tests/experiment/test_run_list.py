@@ -12,8 +12,8 @@ from absl import flags
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
 from tff_agg.experiment import run_list
-from tff_agg.experiment.drivers import runs as driver
-from tff_agg.experiment.drivers import train
+from tff_agg.experiment.commands import runs as driver
+from tff_agg.experiment.commands import train
 from tff_agg.experiment.run import tables
 
 

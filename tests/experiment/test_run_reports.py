@@ -6,7 +6,7 @@ import pytest
 
 from tests import tiny_stores
 from tff_agg.experiment import terminal
-from tff_agg.experiment.drivers import train
+from tff_agg.experiment.commands import train
 from tff_agg.experiment.run import tables
 from tff_agg.privacy import KeySelection
 

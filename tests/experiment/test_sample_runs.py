@@ -8,7 +8,7 @@ import pytest
 from tests.experiment.tiny_samples import Tiny, config
 from tff_agg import checkpoints
 from tff_agg.experiment import dry_run
-from tff_agg.experiment.drivers import evaluate, report, train, uncertainty
+from tff_agg.experiment.commands import evaluate, report, train, uncertainty
 from tff_agg.experiment.run import loop, recording
 from tff_agg.recycling import inference
 

@@ -11,8 +11,8 @@ import stackoverflow
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg import averaging
 from tff_agg.experiment import config as configs
-from tff_agg.experiment import flag_fields
-from tff_agg.experiment.drivers import train
+from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import train
 from tff_agg.experiment.run import identity
 from tff_agg.privacy import recipe
 

@@ -17,7 +17,7 @@ from tff_agg.experiment.run.ledger import Ledger
 PROGRAM = """
 import os, signal, sys, threading
 from stackoverflow import train
-from tff_agg.experiment import interruption
+from tff_agg.experiment.commands import interruption
 from tff_agg import runtime
 
 at, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))

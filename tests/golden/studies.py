@@ -195,8 +195,8 @@ def evaluate(tmp: pathlib.Path) -> Iterator[Row]:
     from stackoverflow.task import StackOverflow
     from tests import tiny_stores
     from tests.recycling.written_runs import write_run
-    from tff_agg.experiment.drivers import evaluate as driver
-    from tff_agg.experiment.drivers import tune as tuner
+    from tff_agg.experiment.commands import evaluate as driver
+    from tff_agg.experiment.commands import tune as tuner
     from tff_agg.recycling import inference
 
     store = tiny_stores.make_store(tmp / "data", users=40, words=40)

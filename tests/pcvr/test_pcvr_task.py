@@ -15,8 +15,9 @@ from pcvr import auc
 from pcvr.task import Pcvr, PcvrConfig
 from tests import forked
 from tests.experiment.run_contents import contents
-from tff_agg.experiment import flag_fields, process_cache
-from tff_agg.experiment.drivers import train
+from tff_agg.experiment import process_cache
+from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import train
 from tff_agg.experiment.run import ledger
 from tff_agg.experiment.runs import Run
 
@@ -44,7 +45,7 @@ def as_flags(settings):
 def binary(name, *given):
     """Runs what `python -m pcvr.{name}` runs, in this process."""
     assert importlib.import_module(f"pcvr.{name}").entry_point
-    driver = importlib.import_module(f"tff_agg.experiment.drivers.{name}")
+    driver = importlib.import_module(f"tff_agg.experiment.commands.{name}")
     values = flags.FlagValues()
     driver.define_flags(Pcvr, values)
     values([name, *given])

@@ -9,8 +9,8 @@ from absl import flags
 
 from stackoverflow.task import StackOverflow
 from tff_agg import account, privacy
-from tff_agg.experiment import flag_fields
-from tff_agg.experiment.drivers import train
+from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import train
 from tff_agg.noise import toeplitz
 from tff_agg.privacy import PrivacyRecipe, recipe
 

@@ -12,7 +12,7 @@ from stackoverflow import next_words
 from stackoverflow.task import StackOverflow
 from tests import forked
 from tff_agg.experiment import exported
-from tff_agg.experiment.drivers import export
+from tff_agg.experiment.commands import export
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import Method

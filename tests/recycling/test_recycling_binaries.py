@@ -14,7 +14,7 @@ from stackoverflow.task import StackOverflow
 from tests import forked
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import averaging
-from tff_agg.experiment.drivers import evaluate, tune, uncertainty
+from tff_agg.experiment.commands import evaluate, tune, uncertainty
 from tff_agg.experiment.runs import Run, open_runs
 from tff_agg.recycling import inference, tuning
 from tff_agg.recycling.metrics import Metric

@@ -17,8 +17,9 @@ from stackoverflow.task import StackOverflow
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
-from tff_agg.experiment import flag_fields, process_cache, recycled_runs
-from tff_agg.experiment.drivers import evaluate, train, tune
+from tff_agg.experiment import process_cache, recycled_runs
+from tff_agg.experiment.commands import evaluate, train, tune
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
 from tff_agg.recycling.tuning import Candidate

@@ -161,7 +161,7 @@ def test_the_second_process_of_the_demo_ends(tmp_path):
 
 TRIAL = """
 import sys
-from tff_agg.experiment.drivers import tune
+from tff_agg.experiment.commands import tune
 child = '''
 import os, signal, time
 print(os.getpid(), flush=True)

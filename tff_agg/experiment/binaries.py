@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from absl import app, flags
 
-from tff_agg.experiment import interruption
+from tff_agg.experiment.commands import interruption
 from tff_agg.experiment.task import Task
 
 
@@ -24,10 +24,10 @@ def run(task_class: type[Task], driver: str) -> None:
 
     Args:
       task_class: The task.
-      driver: A module of `tff_agg.experiment.drivers`: 'train', 'evaluate', 'tune',
+      driver: A module of `tff_agg.experiment.commands`: 'train', 'evaluate', 'tune',
         'uncertainty', 'audit', 'report', 'export', 'runs'.
     """
-    module = importlib.import_module(f"tff_agg.experiment.drivers.{driver}")
+    module = importlib.import_module(f"tff_agg.experiment.commands.{driver}")
     run_main(
         lambda values: module.define_flags(task_class, values),
         lambda *given: module.main(task_class, *given),

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from tff_agg import files
 from tff_agg.experiment import tuning_report
-from tff_agg.experiment.drivers import evaluate, tune
-from tff_agg.experiment.drivers.evaluate import Row
+from tff_agg.experiment.commands import evaluate, tune
+from tff_agg.experiment.commands.evaluate import Row
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning

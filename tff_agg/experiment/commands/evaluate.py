@@ -18,7 +18,8 @@ from typing import Any
 from absl import flags
 
 from tff_agg import fields, files
-from tff_agg.experiment import flag_fields, progress, runs
+from tff_agg.experiment import progress, runs
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import inference

@@ -16,8 +16,9 @@ from typing import Any
 from absl import flags
 
 from tff_agg import fields, files
-from tff_agg.experiment import flag_fields, html_page, runs
-from tff_agg.experiment.drivers import evaluate, uncertainty
+from tff_agg.experiment import html_page, runs
+from tff_agg.experiment.commands import evaluate, uncertainty
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import ledger, tables
 from tff_agg.experiment.run.recording import WEIGHTS
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task

@@ -14,8 +14,9 @@ from absl import flags
 
 from tff_agg import fields
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import exported, flag_fields, runs
-from tff_agg.experiment.drivers import evaluate
+from tff_agg.experiment import exported, runs
+from tff_agg.experiment.commands import evaluate
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import LAST, Method

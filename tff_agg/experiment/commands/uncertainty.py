@@ -21,8 +21,9 @@ import numpy as np
 from absl import flags
 
 from tff_agg import files
-from tff_agg.experiment import flag_fields, progress, runs
-from tff_agg.experiment.drivers import evaluate
+from tff_agg.experiment import progress, runs
+from tff_agg.experiment.commands import evaluate
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.recycling import uncertainty

@@ -19,8 +19,9 @@ from absl import flags
 
 from tff_agg import privacy, processes
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import flag_fields, progress, runs, tuning_report
-from tff_agg.experiment.drivers import evaluate
+from tff_agg.experiment import progress, runs, tuning_report
+from tff_agg.experiment.commands import evaluate
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning

@@ -24,7 +24,9 @@ from absl import flags
 
 from tff_agg import checkpoints, fields, privacy
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import flag_fields, interruption, needs, process_cache
+from tff_agg.experiment import needs, process_cache
+from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import interruption
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.run import identity, ledger, loop, recording, resume, run_folder
 from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome

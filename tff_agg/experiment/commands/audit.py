@@ -14,10 +14,11 @@ from absl import flags
 
 from tff_agg import fields
 from tff_agg.aliases import Structure
-from tff_agg.experiment import canary_audit, flag_fields, progress, runs
+from tff_agg.experiment import canary_audit, progress, runs
 from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
+from tff_agg.experiment.commands import evaluate
+from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.drivers import evaluate
 from tff_agg.experiment.task import Task
 from tff_agg.privacy import Plan
 
