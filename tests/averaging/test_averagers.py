@@ -53,11 +53,9 @@ def test_moving_the_window_copies_no_checkpoint(k):
         assert kept["w"] is theta["w"]
 
 
-def test_the_two_ema_conventions_mirror_each_other():
-    for warm_up in (False, True):
-        one = averaging.ema(weight=0.05, warm_up=warm_up)
-        other = averaging.ema(decay=0.95, warm_up=warm_up)
-        np.testing.assert_allclose(one.weights(300), other.weights(300), atol=1e-15)
+def test_without_warm_up_the_two_sides_of_an_ema_mirror_each_other():
+    one, other = averaging.ema(weight=0.05), averaging.ema(decay=0.95)
+    np.testing.assert_allclose(one.weights(300), other.weights(300), atol=1e-15)
 
 
 def test_ema_weight_is_on_the_newest_checkpoint():
@@ -73,6 +71,32 @@ def test_warm_up_caps_the_old_average():
     # Without it, ten steps in, the initial model would still be all there is.
     assert averager.weights(10)[0] < 0.01
     assert averaging.ema(decay=0.9999).weights(10)[0] > 0.99
+
+
+def test_two_coefficients_of_the_papers_table_are_one_average_in_875_steps():
+    """As decays, that is: the schedule stays below 0.99."""
+    of_99, of_999 = (
+        averaging.ema(decay=beta, warm_up=True).weights(875) for beta in (0.99, 0.999)
+    )
+    np.testing.assert_array_equal(of_99, of_999)
+    assert averaging.ema(decay=0.95, warm_up=True).weights(875)[-1] > 4 * of_99[-1]
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.5, 0.95, 0.9999, 1.0])
+def test_as_printed_the_newest_checkpoint_has_the_schedules_weight(beta):
+    averager = averaging.ema(weight=beta, warm_up=True)
+    for t in (1, 5, 50, 500):
+        newest = [min(beta, (1 + i) / (10 + i)) for i in range(1, t + 1)]
+        left = np.cumprod([1.0, *(1 - np.array(newest[::-1]))])[::-1]
+        by_hand = left * [1.0, *newest]
+        np.testing.assert_allclose(averager.weights(t), by_hand, rtol=1e-9, atol=1e-99)
+
+
+def test_the_warm_up_changes_each_reading_of_a_large_coefficient():
+    for side in ("weight", "decay"):
+        warm = averaging.ema(**{side: 0.95}, warm_up=True)
+        assert abs(warm.weights(20) - averaging.ema(**{side: 0.95}).weights(20)).max()
+        assert warm.name == f"ema({side}=0.95, warm_up)"
 
 
 def test_small_weights_survive_float32():

@@ -19,6 +19,7 @@ AVERAGERS = {
     "ema_weight": averaging.ema(weight=0.3),
     "ema_weight1": averaging.ema(weight=1.0),
     "ema_weight_warm_up": averaging.ema(weight=0.05, warm_up=True),
+    "ema_as_printed": averaging.ema(weight=0.95, warm_up=True),
     "ema_decay": averaging.ema(decay=0.9),
     "ema_decay_warm_up": averaging.ema(decay=0.99, warm_up=True),
     "pda0": averaging.pda(0),

@@ -63,20 +63,29 @@ def test_momentum_leaves_nothing_to_average_in_training():
     assert change(0.9, recycled=10, k=1) < 0.95
 
 
-@pytest.mark.parametrize("decay", [0.5, 0.95])
-def test_an_ema_in_training_is_a_smaller_rate_and_nothing_else(decay):
-    """Whatever the gradients: steps from the average move it by 1 − decay of them."""
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ({"decay": 0.5}, lambda t: 0.5),
+        ({"decay": 0.95}, lambda t: 0.05),
+        ({"decay": 0.95, "warm_up": True}, lambda t: max(0.05, 9 / (10 + t))),
+        ({"weight": 0.95}, lambda t: 0.95),
+        ({"weight": 0.95, "warm_up": True}, lambda t: min(0.95, (1 + t) / (10 + t))),
+    ],
+)
+def test_an_ema_in_training_is_another_rate_and_nothing_else(given, share):
+    """Whatever the gradients, a step from the average moves it by a share of itself."""
 
     def run(averager, rate):
-        noises = np.random.default_rng(0).normal(size=200)
+        noises = np.random.default_rng(0).normal(size=250)
         mean, velocity = np.float64(1.0), 0.0
         state, passed = averager.init(mean), []
-        for one in noises:
-            velocity = 0.95 * velocity + np.sin(mean) + one
-            state, mean = averager.next(state, mean - rate * velocity)
+        for t, own_noise in enumerate(noises, 1):
+            velocity = 0.95 * velocity + np.sin(mean) + own_noise
+            state, mean = averager.next(state, mean - rate(t) * velocity)
             passed.append(mean)
         return passed
 
-    plain = run(averaging.last(), 0.01)
-    averaged = run(averaging.ema(decay=decay), 0.01 / (1 - decay))
+    plain = run(averaging.last(), lambda t: 0.01 * share(t))
+    averaged = run(averaging.ema(**given), lambda t: 0.01)
     np.testing.assert_allclose(averaged, plain, rtol=1e-9)

@@ -39,7 +39,8 @@ SERIES = Stored(MEMBERS, load)
         ("uta:4", averaging.uta(4), "UTA_inf 4"),
         ("ema:0.5", averaging.ema(decay=0.5, warm_up=True), "EMA_inf 0.5"),
         ("ema_cold:0.75", averaging.ema(decay=0.75), "EMA_inf cold 0.75"),
-        ("ema_weight:0.3", averaging.ema(weight=0.3, warm_up=True), None),
+        ("ema_printed:0.9", averaging.ema(weight=0.9, warm_up=True), None),
+        ("ema_weight:0.3", averaging.ema(weight=0.3), "EMA_inf weight 0.3"),
         ("pda:1.5", averaging.pda(1.5), "PDA 1.5"),
     ],
 )

@@ -121,25 +121,28 @@ def ema(
     decay: float | None = None,
     warm_up: bool = False,
 ) -> Averager:
-    """Returns the exponential moving average, in either of its two conventions.
+    """Returns the exponential moving average, with β on either side of it.
 
-    Give exactly one of `weight` and `decay`; they say the same with `weight = 1 -
-    decay`. The names keep apart what the literature mixes up: the paper's equation
-    puts its β on the newest checkpoint (`weight=β`), while its warm-up schedule and
-    the customary 0.9999 only make sense with β on the old average (`decay=β`).
+    Give exactly one of `weight` and `decay`: it says what β is the weight of. Without
+    a warm-up they say the same with `weight = 1 - decay`. The warm-up is the paper's
+    schedule β_t = min(β, (1 + t) / (10 + t)), for the β that is given, and does the
+    opposite in the two: under `decay` the initial model is soon forgotten, under
+    `weight`, which is the paper's equation to the letter, it is left slowly.
 
     Args:
       weight: The weight of the newest checkpoint, in (0, 1].
       decay: The weight of the old average, in [0, 1).
-      warm_up: Lowers the old average's weight early on to at most (1 + t) / (10 + t),
-        so that the initial model is soon forgotten: the decay at step t is
-        min(decay, (1 + t) / (10 + t)) in both conventions.
+      warm_up: Whether what is given is at most (1 + t) / (10 + t) at step t.
 
     Example:
       >>> ema(weight=0.25).weights(2).tolist()
       [0.5625, 0.1875, 0.25]
       >>> ema(decay=0.75).weights(2).tolist()
       [0.5625, 0.1875, 0.25]
+      >>> ema(weight=0.95, warm_up=True).weights(1).round(3).tolist()  # β_1 = 2 / 11
+      [0.818, 0.182]
+      >>> ema(decay=0.95, warm_up=True).weights(1).round(3).tolist()
+      [0.182, 0.818]
     """
     if (weight is None) == (decay is None):
         raise ValueError(
@@ -150,21 +153,22 @@ def ema(
         _check_real("weight", weight)
         if not 0 < weight <= 1:
             raise ValueError(f"weight must be in (0, 1]; got {weight!r}")
-        kept = 1.0 - weight
         name = f"ema(weight={weight:g}"
     else:
         _check_real("decay", decay)
         assert decay is not None
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be in [0, 1); got {decay!r}")
-        kept = float(decay)
-        weight = 1.0 - kept
         name = f"ema(decay={decay:g}"
+    constant = 1.0 - float(decay) if decay is not None else weight
 
     def newest_weight(t: Scalar) -> Scalar:
         if not warm_up:
-            return weight + 0.0 * t
-        return 1.0 - backends.of(t).minimum(kept, (1.0 + t) / (10.0 + t))
+            return constant + 0.0 * t
+        at_most = (1.0 + t) / (10.0 + t)
+        if decay is None:
+            return backends.of(t).minimum(weight, at_most)
+        return 1.0 - backends.of(t).minimum(float(decay), at_most)
 
     return _moving(newest_weight, name + (", warm_up)" if warm_up else ")"))
 

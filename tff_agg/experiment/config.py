@@ -59,7 +59,7 @@ class RunConfig:
         None, "ema: weight of the old average", only_with=_EMA
     )
     ema_warm_up: bool = described(
-        True, "ema: forget the first checkpoints sooner", only_with=_EMA
+        True, "ema: β, the weight given, is at most (1 + t)/(10 + t)", only_with=_EMA
     )
     gamma: float = described(
         8.0,

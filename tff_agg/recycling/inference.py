@@ -77,7 +77,7 @@ class Grid:
       ema: The β of EMA_inf.
       ema_convention: What β means: 'decay' is the weight of the old average (as the
         customary 0.9999 does), 'weight' is that of the newest checkpoint.
-      ema_warm_up: Whether the decay is at most (1 + t) / (10 + t) in step t.
+      ema_warm_up: Whether β is at most (1 + t) / (10 + t) in step t.
       pda: The γ of PDA.
       baseline: Whether to include EMA_baseline: β = 0.9999, untuned.
       averagers: Further averagers, by name.

@@ -6,7 +6,8 @@
 | `uta:k`    | UTA_inf: the mean of the last k checkpoints                           |
 | `ema:β`    | EMA_inf: a moving average, β the weight of the old one, warmed up     |
 | `ema_cold:β`   | the same without a warm-up                                        |
-| `ema_weight:β` | β is the weight of the newest checkpoint                          |
+| `ema_printed:β` | β the weight of the newest checkpoint, warmed up: equation (1)   |
+| `ema_weight:β` | the same without a warm-up                                        |
 | `pda:γ`    | polynomial-decay averaging                                            |
 | `opa:k`    | the mean of the last k predicted distributions                        |
 | `omv:k`    | the majority of the last k predicted labels                           |
@@ -77,9 +78,10 @@ KINDS: dict[str, Kind] = {
     "uta": Kind("UTA_inf", "k", count),
     "ema": Kind("EMA_inf", "β", float, lambda b: averaging.ema(decay=b, warm_up=True)),
     "ema_cold": Kind("EMA_inf cold", "β", float, lambda b: averaging.ema(decay=b)),
-    "ema_weight": Kind(
-        "EMA_inf weight", "β", float, lambda b: averaging.ema(weight=b, warm_up=True)
+    "ema_printed": Kind(
+        "EMA_inf printed", "β", float, lambda b: averaging.ema(weight=b, warm_up=True)
     ),
+    "ema_weight": Kind("EMA_inf weight", "β", float, lambda b: averaging.ema(weight=b)),
     "pda": Kind("PDA", "γ", float, averaging.pda),
     "opa": Kind("OPA", "k", count, combine="scores"),
     "omv": Kind("OMV", "k", count, combine="labels"),

@@ -311,7 +311,7 @@ def define_grid_flags(flag_values: flags.FlagValues) -> None:
         ["decay", "weight"],
         "what β is the weight of: the old average (decay) or the newest checkpoint",
     )
-    define("bool", "ema_warm_up", True, "forget the first checkpoints sooner")
+    define("bool", "ema_warm_up", True, "β is at most (1 + t)/(10 + t) in step t")
 
 
 def grid_from_flags(values: flags.FlagValues) -> inference.Grid:
