@@ -149,26 +149,23 @@ def ema(
             "ema takes exactly one of weight= (of the newest checkpoint) and decay= "
             f"(of the old average); got weight={weight!r} and decay={decay!r}"
         )
-    if weight is not None:
-        _check_real("weight", weight)
-        if not 0 < weight <= 1:
-            raise ValueError(f"weight must be in (0, 1]; got {weight!r}")
-        name = f"ema(weight={weight:g}"
-    else:
-        _check_real("decay", decay)
-        assert decay is not None
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay must be in [0, 1); got {decay!r}")
-        name = f"ema(decay={decay:g}"
-    constant = 1.0 - float(decay) if decay is not None else weight
+    on_newest = weight is not None
+    side, beta = ("weight", weight) if on_newest else ("decay", decay)
+    _check_real(side, beta)
+    assert beta is not None
+    if on_newest and not 0 < beta <= 1:
+        raise ValueError(f"weight must be in (0, 1]; got {weight!r}")
+    if not on_newest and not 0 <= beta < 1:
+        raise ValueError(f"decay must be in [0, 1); got {decay!r}")
+    largest = float(beta)
+    name = f"ema({side}={beta:g}"
 
     def newest_weight(t: Scalar) -> Scalar:
-        if not warm_up:
-            return constant + 0.0 * t
-        at_most = (1.0 + t) / (10.0 + t)
-        if decay is None:
-            return backends.of(t).minimum(weight, at_most)
-        return 1.0 - backends.of(t).minimum(float(decay), at_most)
+        if warm_up:
+            beta_t = backends.of(t).minimum(largest, (1.0 + t) / (10.0 + t))
+        else:
+            beta_t = largest + 0.0 * t
+        return beta_t if on_newest else 1.0 - beta_t
 
     return _moving(newest_weight, name + (", warm_up)" if warm_up else ")"))
 

@@ -38,13 +38,9 @@ CIPHER_WORDS = 4
 # round, leaf and index share one 64-bit word of the TensorFlow counter.
 MAX_LEAVES = 2**16
 MAX_INDEX = 2**8
-# The last index belongs to the sampling of batches; no mechanism draws so often.
-SAMPLING_INDEX = MAX_INDEX - 1
 # TensorFlow and the cipher make this many normals at a time, so that what lies between
 # words and normals stays in a core's cache. Streams depend on it.
 BLOCK = 2**16
-_ENTROPY_FILE = "/dev/urandom"
-_ENTROPY_LINES = 8  # lines of 256 bytes on average
 
 
 # --- seeds -------------------------------------------------------------------------
@@ -60,37 +56,6 @@ def fresh_seed(words: int = CIPHER_WORDS) -> np.ndarray:
     if words not in (2, CIPHER_WORDS):
         raise ValueError(f"words must be 2 or {CIPHER_WORDS}, got {words!r}")
     return np.frombuffer(secrets.token_bytes(8 * words), np.int64)
-
-
-def fresh_seed_in(backend: Backend, words: int = CIPHER_WORDS) -> Array:
-    """Returns a secret of the operating system as a leaf of a library.
-
-    In a graph of TensorFlow it is drawn anew at every run of the graph; two words come
-    from the system's random device without a call of Python, so that the graph can run
-    in another process as well.
-
-    Example:
-      >>> fresh_seed_in(backends.NUMPY, words=2).shape
-      (2,)
-    """
-    if backend.name != "tf":
-        return seed_in(backend, fresh_seed(words))
-    tf = sys.modules["tensorflow"]
-    if words == CIPHER_WORDS:
-        seed = tf.numpy_function(fresh_seed, [words], tf.int64, stateful=True)
-        seed.set_shape([words])
-        return seed
-    # TensorFlow's own non-deterministic integers come from one Mersenne twister a
-    # process, seeded with 32 bits: few enough to try them all.
-    lines = tf.data.TextLineDataset(_ENTROPY_FILE).take(_ENTROPY_LINES)
-    text = lines.reduce(tf.constant(""), lambda read, line: read + line)
-    seed = []
-    for place in range(1, words + 1):
-        # Buckets number below 2**63; the top bit is a hash's low one.
-        low = tf.strings.to_hash_bucket_strong(text, 2**63 - 1, [0x5EED, place])
-        top = tf.strings.to_hash_bucket_strong(text, 2, [0x5EED, place + words])
-        seed.append(tf.where(tf.equal(top, 1), -low - 1, low))
-    return tf.stack(seed)
 
 
 def seed_in(backend: Backend, seed: Seed) -> Array:
@@ -132,19 +97,6 @@ def _words(seed: Seed) -> np.ndarray:
     if len(words) not in (2, CIPHER_WORDS) or not in_range:
         raise ValueError(f"seed must be {_WANTED}, got {seed!r}")
     return np.array([word % 2**64 for word in words], np.uint64)
-
-
-def as_integers(seed: Array) -> tuple[int, ...]:
-    """Returns the words of a seed of any library as integers from 0 to 2^64 − 1.
-
-    Example:
-      >>> as_integers(np.array([1, -1]))
-      (1, 18446744073709551615)
-    """
-    flat = np.asarray(seed)
-    # JAX's seeds are halves of words.
-    flat = flat.view(np.uint64) if flat.dtype == np.uint32 else flat
-    return tuple(map(int, _words(flat)))
 
 
 # --- draws -------------------------------------------------------------------------
@@ -192,53 +144,6 @@ def cipher_words(
     made = np.empty(size + 16, np.uint8)
     cipher.update_into(np.zeros(size, np.uint8).data, made.data)
     return made[:size].view("<u8")
-
-
-def chosen(
-    seed: Seed, round: int, chances: Sequence[tuple[np.ndarray, float]], count: int
-) -> np.ndarray:
-    """Returns which of `count` things are drawn in a round, each for itself, by AES.
-
-    Args:
-      seed: A secret of four words. The noise may have the same: these words are others.
-      round: The round, below 2^40.
-      chances: Numbers of things, and the chance of each of them.
-      count: How many things there are.
-
-    Returns:
-      The numbers in ascending order.
-    """
-    key = seed_in(backends.NUMPY, seed)
-    words = cipher_words(key, round, 0, SAMPLING_INDEX, 0, count)
-    taken = []
-    for things, chance in chances:
-        below = min(int(chance * 2.0**64), 2**64 - 1)
-        drawn = things if chance >= 1 else things[words[things] < np.uint64(below)]
-        taken.append(drawn)
-    return np.sort(np.concatenate(taken))
-
-
-class SecretNormals:
-    """Standard normals from AES-256 under a fresh secret, one call after another.
-
-    For noise that is drawn once. Nobody keeps the key.
-
-    Example:
-      >>> SecretNormals().standard_normal(3).shape
-      (3,)
-    """
-
-    def __init__(self, seed: Seed | None = None):
-        """Takes a secret of the operating system where none is given, as in tests."""
-        self._seed = seed_in(backends.NUMPY, fresh_seed() if seed is None else seed)
-        self._calls = 0
-
-    def standard_normal(self, count: int) -> np.ndarray:
-        """Returns the next normals, float64[count]."""
-        like = np.empty(count)
-        drawn = normals(backends.NUMPY, self._seed, self._calls, like)
-        self._calls += 1
-        return drawn
 
 
 def _numpy_normal(backend, seed, round, leaf, index, like) -> np.ndarray:

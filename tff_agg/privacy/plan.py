@@ -49,9 +49,6 @@ class Plan:
         that of the sampling, as in tests and demos. Such a run has no guarantee: ρ and
         ε are infinite, whatever the noise. What the noise would be worth is
         `nominal_rho` and `nominal_epsilon`.
-      cipher_noise: Whether a secret seed is a key of AES-256, of four words. If not, it
-        has two words, and noise comes from the library's own generator, which is no
-        cipher: for TFF's worker, a process that cannot call this one.
       claimed_epsilon: If given, the plan is refused when its (nominal) ε is above it.
       claimed_sensitivity: If given, the plan is refused when the mechanism's
         sensitivity to updates of norm 1 is above it.
@@ -79,7 +76,6 @@ class Plan:
     delta: float = 1e-6
     releases: Sequence[Release] = ()
     noise_seed_is_known: bool = False
-    cipher_noise: bool = True
     claimed_epsilon: float | None = None
     claimed_sensitivity: float | None = None
 
@@ -200,41 +196,6 @@ class Plan:
     def noise_stddev(self) -> float:
         """What unit noise is multiplied with before it is added to the clipped sum."""
         return self.noise_multiplier * self.clip_norm * self.sensitivity.value
-
-    @property
-    def seed_words(self) -> int:
-        """How many integers of 64 bits the noise seed has: four are a key of AES."""
-        return 4 if self.cipher_noise and not self.noise_seed_is_known else 2
-
-    @property
-    def noise_source(self) -> str:
-        """Where the random words of the noise come from."""
-        if self.seed_words == 4:
-            return "AES-256-CTR"
-        return "a counter-based generator that is not made for cryptography"
-
-    def check_seed(self, seed: Sequence[int]) -> tuple[int, int]:
-        """Returns a known seed as two signed integers of 64 bits.
-
-        Raises:
-          ValueError: It is none, or the plan counts on a secret seed.
-        """
-        if not self.noise_seed_is_known:
-            raise ValueError(
-                "noise_seed is given, but the plan's figures are for a seed that "
-                "nobody knows: leave it out, and a secret is drawn; for a test use a "
-                "plan with noise_seed_is_known=True"
-            )
-        try:
-            words = [int(word) for word in seed]
-        except (TypeError, ValueError):
-            words = []
-        if len(words) != 2 or any(not -(2**63) <= word < 2**64 for word in words):
-            raise ValueError(
-                f"noise_seed must be two integers of 64 bits, got {seed!r}"
-            )
-        first, second = ((word + 2**63) % 2**64 - 2**63 for word in words)
-        return first, second
 
     @property
     def most_users(self) -> int | None:
@@ -379,7 +340,6 @@ class Plan:
             "delta": self.delta,
             "noise_multiplier": self.noise_multiplier,
             "noise_seed_is_known": self.noise_seed_is_known,
-            "noise_source": self.noise_source,
             "releases": [release.to_json() for release in self.releases],
             "sensitivity": self.sensitivity.value,
             "sensitivity_is_exact": self.sensitivity.exact,
