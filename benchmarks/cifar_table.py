@@ -31,10 +31,11 @@ from benchmarks.cifar_lanes import (
 )
 from cifar.task import CifarConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, figures, terminal
+from tff_agg.experiment import binaries, terminal
 from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.seed_statistics import gain
-from tff_agg.experiment.seed_statistics import spread as spread_of
+from tff_agg.experiment.study import figures
+from tff_agg.experiment.study.statistics import gain
+from tff_agg.experiment.study.statistics import std as spread_of
 from tff_agg.recycling import inference
 
 TUNING_SEED = 100
@@ -277,7 +278,7 @@ def draw(curves: Mapping[str, Sequence[Sequence[float]]], path: pathlib.Path) ->
             "last iterate": figures.Curve(steps, [last]),
             "mean of the last 50": figures.Curve(steps, [mean]),
         }
-    figures.metric_curves(path, panels)
+    figures.curves(path, panels)
 
 
 def define_flags(values: flags.FlagValues) -> None:

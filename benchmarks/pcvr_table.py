@@ -26,9 +26,10 @@ from absl import flags
 
 from pcvr.task import Pcvr, PcvrConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, figures, process_cache
+from tff_agg.experiment import binaries, process_cache
 from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import read_ahead
+from tff_agg.experiment.study import figures
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.recycling import inference
 
@@ -283,7 +284,7 @@ def draw(out: str) -> None:
         steps = [int(step) for step in found[0]["curve"]]
         values = [list(one["curve"].values()) for one in found]
         curves[arm] = figures.Curve(steps, values)
-    figures.metric_curves(
+    figures.curves(
         pathlib.Path(out) / "pcvr.png", {"noise of ε = 6": curves}, Pcvr.metrics[0],
         y_label="AUC-loss on heldout clicks", title="Proxy data: news sessions",
     )  # fmt: skip

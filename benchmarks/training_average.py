@@ -116,7 +116,7 @@ def analyse(rounds: int) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Draws both findings over the momentum."""
-    from tff_agg.experiment import figures
+    from tff_agg.experiment.study import figures
 
     figure, axes = figures.new_figure(2, share_y=False)
     column = f"noise at h={CURVATURES[-1]:g}"

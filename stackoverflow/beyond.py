@@ -22,7 +22,8 @@ from stackoverflow.fair import (
 )
 from stackoverflow.task import StackOverflow
 from tff_agg import files
-from tff_agg.experiment import figures, result_tables
+from tff_agg.experiment import result_tables
+from tff_agg.experiment.study import figures
 
 RECIPE = "the paper's recipe"
 OWN = "clip norm and rate chosen here"
@@ -103,7 +104,7 @@ def write(
         {_labels(name, line): scores[line] for name, line in named.items()},
         StackOverflow.metrics,
     )
-    figures.seed_points(
+    figures.points(
         folder / f"beyond_{level}.png",
         {name: accuracies(scores[line]) for name, line in named.items()},
         METRIC,

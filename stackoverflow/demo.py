@@ -28,7 +28,8 @@ from stackoverflow.task import StackOverflow
 from tff_agg import processes
 from tff_agg.experiment import binaries
 from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.seed_statistics import gain, spread
+from tff_agg.experiment.study.statistics import gain
+from tff_agg.experiment.study.statistics import std as spread
 from tff_agg.privacy import Plan
 
 # By setting and method, a curve for each seed.
@@ -157,11 +158,11 @@ def verdict(results: Results) -> list[str]:
     for setting, method in results:
         if method == BASELINE:
             continue
-        tests = (
+        own, base = (
             [100 * curve.test for curve in results[setting, name]]
             for name in (method, BASELINE)
         )
-        found = gain(*tests)
+        found = gain(own, base)
         so_much = f"{found.mean:+.2f} points"
         place = "stands clear of" if found.clear else "is within"
         if found.clear is None:
@@ -189,7 +190,8 @@ HEADER = [
 def report(config: DemoConfig, results: Results, plan: Plan) -> str:
     """Writes the CSV and the picture; returns the table for the terminal."""
     from tff_agg import files
-    from tff_agg.experiment import figures, terminal
+    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import figures
 
     out = pathlib.Path(config.out)
     rows = rows_of(results)
@@ -201,7 +203,7 @@ def report(config: DemoConfig, results: Results, plan: Plan) -> str:
         curve = figures.Curve(found[0].rounds, [r.validation for r in found])
         panels.setdefault(setting, {})[method] = curve
     best = max(max(c.validation) for curves in results.values() for c in curves)
-    figures.metric_curves(
+    figures.curves(
         out / "accuracy.png",
         panels,
         title=f"{noise_in_words(plan)}; mean and standard deviation over "

@@ -18,8 +18,10 @@ from stackoverflow.fair import (
 from stackoverflow.paper_tables import ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg import files
-from tff_agg.experiment import figures, in_memory, result_tables, seed_statistics
+from tff_agg.experiment import in_memory, result_tables
 from tff_agg.experiment.run import run_folder
+from tff_agg.experiment.study import figures
+from tff_agg.experiment.study import statistics as seed_statistics
 
 _LABELS = ("arm", "noise", "clip", "rate")
 _VERDICTS = {True: "yes", False: "no", None: "too few seeds"}
@@ -57,7 +59,7 @@ def run(config: ReproduceConfig, epsilon: str) -> Tables:
     paper = fair.published(config, epsilon)
     lines = fair.lines_of(found, paper)
     title = f"ε = {epsilon.replace('inf', '∞')}"
-    figures.metric_curves(
+    figures.curves(
         results / f"search_{level}.png",
         curves_of(found, lines, paper[:1]),
         METRIC,
@@ -77,7 +79,7 @@ def run(config: ReproduceConfig, epsilon: str) -> Tables:
         StackOverflow.metrics,
     )
     tested = f"{title}, {config.seeds} seeds"
-    figures.seed_points(
+    figures.points(
         results / f"test_{level}.png",
         {name_of(line): accuracies(values) for line, values in scores.items()},
         METRIC,

@@ -8,7 +8,7 @@ from benchmarks import audit as benchmark
 from tests.audit import small_runs as small
 from tff_agg import privacy
 from tff_agg.audit import findings, threats
-from tff_agg.experiment import audit_figure
+from tff_agg.experiment import canary_audit
 
 ROUNDS = 24
 
@@ -44,5 +44,5 @@ def test_a_report_takes_in_what_an_audit_found_and_forgets_what_an_earlier_one_d
     assert "The claim is REFUTED. By canaries." in pages[0]
     assert "REFUTED" not in pages[1]
     assert "The claim is not refuted. By canaries." in pages[1]
-    audit_figure.score_distributions(tmp_path / "scores.png", [found, found])
+    canary_audit.draw([found, found], tmp_path / "scores.png")
     assert (tmp_path / "scores.png").stat().st_size > 5000

@@ -2,9 +2,7 @@
 
 import csv
 
-import pytest
-
-from tff_agg.experiment import result_tables, seed_statistics
+from tff_agg.experiment import result_tables
 from tff_agg.experiment.result_tables import ResultTable
 from tff_agg.recycling.metrics import ACCURACY, Metric
 
@@ -56,25 +54,6 @@ def test_a_metric_that_a_method_has_not_stays_empty(tmp_path):
     metrics = (ACCURACY, Metric("loss", higher_is_better=False))
     result_tables.write_long(path, ["epsilon", "method"], lines, metrics)
     assert path.read_text() == "epsilon,method,seed,accuracy,loss\n18.9,OMV,0,0.25,\n"
-
-
-@pytest.mark.parametrize(
-    ("values", "clear"),
-    [
-        ([0.30, 0.31, 0.29], True),
-        ([0.24, 0.18, 0.19], False),
-        ([0.30, 0.31], None),
-    ],
-)
-def test_a_gain_stands_clear_of_the_spread_or_not(values, clear):
-    baseline = [0.20] * len(values)
-    assert seed_statistics.gain(values, baseline).clear is clear
-
-
-def test_a_gain_is_relative_to_the_baseline():
-    found = seed_statistics.gain([0.22, 0.24], [0.20, 0.20])
-    assert found.mean == pytest.approx(0.03)
-    assert found.relative == pytest.approx(0.15)
 
 
 def test_improvements_are_over_the_line_that_is_named_whichever_way_is_better():

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tff_agg import averaging, files, privacy
 from tff_agg.aliases import Structure
 from tff_agg.audit import canaries, exposure, findings, noise_check, threats
-from tff_agg.experiment import audit_figure
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -209,8 +208,23 @@ def _write(outcome: Outcome, config: AuditConfig, folder: pathlib.Path) -> None:
     }
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     files.write_text(outcome.folder / "audit.json", text + "\n", mode=0o600)
-    audit_figure.score_distributions(outcome.folder / "scores.png", outcome.findings)
+    draw(outcome.findings, outcome.folder / "scores.png")
     privacy.add_audit(folder, content)
+
+
+def draw(found: Sequence[findings.Finding], path: pathlib.Path) -> None:
+    """Draws the canaries' scores, a panel for each threat model."""
+    from tff_agg.experiment.study import figures
+
+    panels = {
+        f"{finding.threat}\nclaimed {finding.claimed:.3g}, "
+        f"estimate {finding.estimate:.3g}, lower bound {finding.lower_bound:.3g}": {
+            "did not take part": finding.excluded,
+            "took part": finding.included,
+        }
+        for finding in found
+    }
+    figures.distributions(path, panels, "score")
 
 
 def _paragraph(config: AuditConfig) -> str:

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg import files
-from tff_agg.experiment import tuning_report
 from tff_agg.experiment.commands import evaluate, tune
 from tff_agg.experiment.commands.evaluate import Row
 from tff_agg.experiment.run import run_folder
+from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
 from tff_agg.recycling.metrics import Metric
@@ -97,10 +97,9 @@ def recycle(
         method: tuning.pick(trials, metric).candidate
         for method, trials in _trials(rows, metric).items()
     }
-    cost = tuning_report.inference_cost(
-        [pathlib.Path(name) for name in names], len({_candidate(row) for row in rows})
-    )
-    tuning_report.tell_runs([pathlib.Path(n) for n in names], str(made), cost)
+    runs = [pathlib.Path(name) for name in names]
+    searched = cost.of_inference(runs, len({_candidate(row) for row in rows}))
+    cost.add_to_reports(runs, made, searched)
     tested = scores("test", tune.grid_of(grid, list(chosen.values())))
     tests = {
         method: [_mean(tested, candidate, name, task_class) for name in names]

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from tff_agg import files
 from tff_agg.experiment import terminal
-from tff_agg.experiment.seed_statistics import gain, spread
+from tff_agg.experiment.study.statistics import gain
+from tff_agg.experiment.study.statistics import std as spread
 from tff_agg.recycling.metrics import Metric
 
 Cells = Mapping[str, Mapping[str, Sequence[float]]]
@@ -105,8 +106,8 @@ class ResultTable:
         columns = self.cells[row]
         if column == self.baseline or self.baseline not in columns:
             return ""
-        found = gain(columns[column], columns[self.baseline])
-        return f"{100 * _better(found.relative, self.metric):+.1f} %"
+        found = gain(columns[column], columns[self.baseline], self.metric)
+        return f"{100 * found.relative:+.1f} %"
 
 
 def shown(values: Sequence[float], metric: Metric) -> str:
@@ -137,14 +138,8 @@ def improvement(
       >>> improvement([3.8, 3.9, 3.8], [4.0, 4.1, 4.0], loss)
       '+5.0 %, clear'
     """
-    found = gain(values, baseline)
-    better = _better(found.relative, metric)
-    return f"{100 * better:+.1f} %{', clear' if found.clear else ''}"
-
-
-def _better(relative: float, metric: Metric) -> float:
-    """Returns a relative gain that is positive where it is better."""
-    return relative if metric.higher_is_better else -relative
+    found = gain(values, baseline, metric)
+    return f"{100 * found.relative:+.1f} %{', clear' if found.clear else ''}"
 
 
 def improvements(

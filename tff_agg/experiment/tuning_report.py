@@ -1,142 +1,18 @@
-"""What a search has found: table, files, picture, and what it means for privacy."""
+"""What a search has found: table, files and picture."""
 
 import csv
 import io
 import json
-import math
-import os
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tff_agg import files, privacy
 from tff_agg.aliases import JsonObject
-from tff_agg.checkpoints import blobs
 from tff_agg.recycling import tuning
 from tff_agg.recycling.metrics import Metric
 
 # Splits as tables call them.
 _IN_WORDS = {"heldout": "validation", "test": "test"}
-
-
-def training_cost(
-    folders: Sequence[pathlib.Path], runs: int
-) -> privacy.SearchCost | None:
-    """Returns what a choice among training runs costs their guarantee.
-
-    Args:
-      folders: The run folders; those without a privacy report add nothing.
-      runs: How many runs were begun; it may be more than there are folders.
-
-    Returns:
-      The cost, or None where no folder has a privacy report.
-    """
-    found = [g for g in map(_guarantee, folders) if g is not None]
-    if not found:
-        return None
-    return privacy.training_search(
-        max(one.rho for one in found),
-        min(one.delta for one in found),
-        runs,
-        delta_of_releases=_released(found),
-        is_gaussian=all(one.is_gaussian for one in found),
-        shared_users=_shared(found),
-    )
-
-
-def inference_cost(
-    folders: Sequence[pathlib.Path], points: int
-) -> privacy.SearchCost | None:
-    """Returns what a choice of inference aggregation costs the runs' guarantee.
-
-    Args:
-      folders: The folders of all runs whose checkpoints were read.
-      points: How many ways to aggregate were compared.
-
-    Returns:
-      The cost, or None unless every folder has a privacy report.
-    """
-    found = [_guarantee(folder) for folder in folders]
-    known = [g for g in found if g is not None]
-    if not known or len(known) < len(found):
-        return None
-    return privacy.inference_search(
-        [one.rho for one in known],
-        min(one.delta for one in known),
-        points,
-        delta_of_releases=_released(known),
-        is_gaussian=all(one.is_gaussian for one in known),
-        shared_users=_shared(known),
-    )
-
-
-class _Guarantee(NamedTuple):
-    """What a run's report says.
-
-    Attributes:
-      data: Names the data; runs on the same data share what was released before them.
-      rho: ρ, infinity without a guarantee.
-      delta: δ.
-      delta_of_releases: The part of δ that the releases before training take up.
-      is_gaussian: Whether all releases are Gaussian mechanisms, as training is.
-      shared_users: How many users of each evaluation set are training users, or None.
-    """
-
-    data: str
-    rho: float
-    delta: float
-    delta_of_releases: float
-    is_gaussian: bool
-    shared_users: dict[str, int] | None
-
-
-def _guarantee(folder: pathlib.Path) -> _Guarantee | None:
-    """Reads a run's report, if it has one."""
-    path = folder / "privacy_report.json"
-    if not path.exists():
-        return None
-    content = json.loads(path.read_text("utf-8"))
-    found = content["guarantee"]
-    return _Guarantee(
-        data=content["run"].get("data", str(folder)),
-        rho=math.inf if found["rho"] is None else found["rho"],
-        delta=found["delta"],
-        delta_of_releases=found.get("delta_of_releases", 0.0),
-        is_gaussian=all(one["is_gaussian"] for one in content.get("releases", [])),
-        shared_users=content.get("evaluation", {}).get("users_shared_with_training"),
-    )
-
-
-def _released(found: Sequence[_Guarantee]) -> float:
-    """Adds up the δ of releases, once for each data set."""
-    return math.fsum({one.data: one.delta_of_releases for one in found}.values())
-
-
-def _shared(found: Sequence[_Guarantee]) -> dict[str, int] | None:
-    """Returns the largest numbers of shared users; None if one run does not say."""
-    names: dict[str, int] = {}
-    for one in found:
-        if one.shared_users is None:
-            return None
-        for name, users in one.shared_users.items():
-            names[name] = max(users, names.get(name, 0))
-    return names
-
-
-def tell_runs(
-    folders: Sequence[pathlib.Path], out: str, cost: privacy.SearchCost | None
-) -> None:
-    """Adds the search to the privacy report of every run that it has looked at.
-
-    A search goes by the path of its results as seen from the run's folder, so that the
-    same search is reported again when both were moved together.
-    """
-    for folder in folders:
-        if cost is None or not (folder / "privacy_report.json").exists():
-            continue
-        name = os.path.relpath(pathlib.Path(out).resolve(), folder.resolve())
-        with blobs.storing("add the search to the privacy report", folder):
-            privacy.add_search(folder, name, cost)
 
 
 def write(
@@ -238,7 +114,7 @@ def metrics_table(out: pathlib.Path, metrics: Sequence[Metric]) -> str:
 
 def draw(choices: Sequence[tuning.Choice], metric: Metric, path: pathlib.Path) -> None:
     """Draws the validation value over the parameter, the chosen one marked."""
-    from tff_agg.experiment import figures
+    from tff_agg.experiment.study import figures
 
     tuned = [c for c in choices if len(c.trials) > 1]
     fixed = [c for c in choices if len(c.trials) == 1]

@@ -243,7 +243,7 @@ def draw(
     rows: Sequence[Row], metrics: Sequence[Metric], split: str, path: pathlib.Path
 ) -> None:
     """Draws the first metric over rounds, a panel for each kind of run."""
-    from tff_agg.experiment import figures
+    from tff_agg.experiment.study import figures
 
     metric = metrics[0]
     shown = shown_parameters(summarise(rows, metrics), metric, split)
@@ -266,7 +266,7 @@ def draw(
             common, [[points[t] for t in common] for points in by_run.values()]
         )
     label = f"{split} {metric.label}"
-    figures.metric_curves(path, panels, metric, y_label=label, share_y=False)
+    figures.curves(path, panels, metric, y_label=label, share_y=False)
 
 
 def write_csv(

@@ -127,7 +127,7 @@ def _privacy(page: html_page.Page, report: dict[str, Any]) -> None:
 def _curves(page: html_page.Page, run: runs.Run) -> None:
     from matplotlib import ticker
 
-    from tff_agg.experiment import figures
+    from tff_agg.experiment.study import figures
 
     page.heading("Curves")
     path = run.folder / "validation.csv"

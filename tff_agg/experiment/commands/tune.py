@@ -23,6 +23,7 @@ from tff_agg.experiment import progress, runs, tuning_report
 from tff_agg.experiment.commands import evaluate
 from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.run import run_folder
+from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
 from tff_agg.recycling.tuning import Candidate
@@ -224,9 +225,9 @@ def tune_inference(
     )
     folders = [run.folder for run in opened]
     # All that the journal knows: an earlier grid was looked at as well.
-    cost = tuning_report.inference_cost(folders, len(journal.values("trial")))
-    tuning_report.write(config.out, list(choices.values()), cost, metric, journal)
-    tuning_report.tell_runs(folders, config.out, cost)
+    searched = cost.of_inference(folders, len(journal.values("trial")))
+    tuning_report.write(config.out, list(choices.values()), searched, metric, journal)
+    cost.add_to_reports(folders, config.out, searched)
     return choices
 
 
@@ -278,12 +279,12 @@ def tune_training(
     ) -> None:
         # After every trial: also the reports of a search that is never ended must say
         # how many runs were looked at.
-        tuning_report.tell_runs(config.folders(), config.out, cost())
+        cost.add_to_reports(config.folders(), config.out, searched())
         if on_trial is not None:
             on_trial(number, total, candidate, found)
 
-    def cost() -> privacy.SearchCost | None:
-        return tuning_report.training_cost(config.folders(), journal.runs_looked_at())
+    def searched() -> privacy.SearchCost | None:
+        return cost.of_training(config.folders(), journal.runs_looked_at())
 
     choice = tuning.tune_training(
         config.grid(),
@@ -299,7 +300,7 @@ def tune_training(
             cpus_per_job=config.cpus_per_trial,
         ),
     )
-    tuning_report.write(config.out, [choice], cost(), metric, journal)
+    tuning_report.write(config.out, [choice], searched(), metric, journal)
     return choice
 
 

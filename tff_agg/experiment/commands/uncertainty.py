@@ -252,7 +252,7 @@ def write(findings: Findings, out: str) -> None:
     """Writes widths.csv and widths.png, and metrics.csv for a single run."""
     from matplotlib import ticker
 
-    from tff_agg.experiment import figures
+    from tff_agg.experiment.study import figures
 
     folder = run_folder.results_folder(out)
     text = io.StringIO()
