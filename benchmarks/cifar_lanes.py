@@ -20,6 +20,8 @@ import numpy as np
 from cifar.lockstep import Lane, Lockstep
 from cifar.task import Cifar, CifarConfig
 from tff_agg import files
+from tff_agg.experiment.build import Compiled, build
+from tff_agg.experiment.build.dp_sgd import SampledBuild
 from tff_agg.experiment.run import recording
 from tff_agg.recycling import inference
 
@@ -114,9 +116,7 @@ class Bundle:
             tuple(dataclasses.replace(self._base, **s, **seedless) for s in missing)
         )
         first = Cifar(dataclasses.replace(self._base, **missing[0]))
-        sampler = first.build_sampler()
-        first.build_plan().check_sampler(sampler)
-        read = first.reader(sampler)
+        read = build(first, Compiled()).cohort
         secret = (self._base.insecure_noise_seed or 0, 0)
         states = together.initialize(first.initial_weights(), secret)
         judge = _Judge(first, wanted)
@@ -154,10 +154,11 @@ class Bundle:
 @functools.lru_cache(1)
 def _lockstep(configs: tuple[CifarConfig, ...]) -> Lockstep:
     """Builds the processes of several runs."""
-    tasks = [Cifar(config) for config in configs]
-    plan = tasks[0].build_plan()
     return Lockstep(
-        [Lane(task.build_process(plan), _start(task.config)) for task in tasks]
+        [
+            Lane(SampledBuild(Cifar(c), Compiled()).build_process(), _start(c))
+            for c in configs
+        ]
     )
 
 

@@ -80,14 +80,14 @@ def search(
     arms: list[str],
 ) -> None:
     """Trains what the table does not have yet, and adds a row for each run."""
-    from tff_agg.experiment import process_cache
+    from tff_agg.experiment.build import Compiled
 
     if not table.exists():
         table.write_text(",".join(COLUMNS) + "\n")
     done = {tuple(row[:4]) for row in _rows(table)}
     for arm in arms:
         for candidate in GRIDS[arm]:
-            cache = process_cache.ProcessCache()
+            cache = Compiled()
             for setting, seed in itertools.product(
                 sizes.setting_names, range(FIRST_SEED, FIRST_SEED + seeds)
             ):

@@ -69,8 +69,8 @@ def _train(config: Any, folder: pathlib.Path, ready: int, begin_only: bool) -> N
     """
     from stackoverflow.task import StackOverflow
     from tff_agg import runtime
-    from tff_agg.experiment.commands import train
     from tff_agg.experiment.run import recording
+    from tff_agg.experiment.run import run as training
 
     runtime.configure_threads()
 
@@ -82,7 +82,7 @@ def _train(config: Any, folder: pathlib.Path, ready: int, begin_only: bool) -> N
         def on_round(self, done: int, facts: dict[str, float]) -> None:
             os.write(ready, b".")
 
-    train.run(StackOverflow(config), folder, Tell())
+    training.run(StackOverflow(config), folder, Tell())
 
 
 class Child:

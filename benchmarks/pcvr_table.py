@@ -11,7 +11,6 @@ figures can be had again; such runs have no guarantee. Trainer, sampler and aggr
 are the library's, in memory, without run folders. Goes on where it was stopped.
 """
 
-import copy
 import csv
 import io
 import json
@@ -26,9 +25,10 @@ from absl import flags
 
 from pcvr.task import Pcvr, PcvrConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, process_cache
+from tff_agg.experiment import binaries
+from tff_agg.experiment.build import Compiled, build
+from tff_agg.experiment.build.process import by_state
 from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.run import read_ahead
 from tff_agg.experiment.study import figures
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.recycling import inference
@@ -80,7 +80,7 @@ class Study:
         """Nothing is trained yet."""
         self._data, self.folder = data, pathlib.Path(out)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._cache = process_cache.ProcessCache()
+        self._cache = Compiled()
         self._read: Pcvr | None = None
 
     def _task(self, settings: Settings, seed: int) -> Pcvr:
@@ -94,15 +94,13 @@ class Study:
         if self._read is None:
             self._read = Pcvr(config)
             self._read.fingerprint  # noqa: B018  All copies have its digests.
-        task = copy.copy(self._read)
-        task.config = config
-        return task
+        return self._read.with_config(config)
 
     def noise(self, epsilon: float) -> float:
         """Returns the noise multiplier of an ε, found once."""
         path = self.folder / f"noise_{epsilon:g}.txt"
         if not path.exists():
-            plan = self._task({"epsilon": epsilon}, 0).build_plan()
+            plan = build(self._task({"epsilon": epsilon}, 0), self._cache).plan
             files.write_text(path, repr(plan.noise_multiplier))
         return float(path.read_text())
 
@@ -125,10 +123,11 @@ class Study:
 
     def _train(self, task: Pcvr, split: str, grid: inference.Grid) -> dict[str, Any]:
         """Runs the library's trainer in memory, without a run folder."""
-        process = self._cache.process(task, task.build_plan())
+        built = build(task, self._cache)
+        process = built.process
         assert isinstance(process, DPSGDProcess)
-        read = read_ahead.bound(task.reader(task.build_sampler()), process)
-        state = task.first_state(process)
+        read = by_state(built.cohort, process)
+        state: Any = built.initialize()
         evaluate = task.evaluator()
         heldout, sample = (task.fixed_sample(s, EXAMPLES) for s in ("heldout", split))
         kept: dict[int, Any] = {}

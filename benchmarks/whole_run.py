@@ -147,13 +147,13 @@ class _TimedProcess:
 def shares(task: Any, folder: pathlib.Path) -> dict[str, float]:
     """Trains a run and returns the seconds of each part, the first round left out."""
     from tff_agg.checkpoints import CheckpointStore
-    from tff_agg.experiment import process_cache
-    from tff_agg.experiment.commands import train
+    from tff_agg.experiment.build import Compiled
     from tff_agg.experiment.run import ledger, read_ahead, recording
+    from tff_agg.experiment.run import run as training
 
     clock, at_work = Clock(), AtWork()
 
-    class Cache(process_cache.ProcessCache):
+    class Cache(Compiled):
         def process(self, *arguments: Any) -> Any:
             return _TimedProcess(super().process(*arguments), clock, at_work)
 
@@ -179,7 +179,7 @@ def shares(task: Any, folder: pathlib.Path) -> dict[str, float]:
             timed = clock.timed(part, getattr(owner, name))
             stack.enter_context(mock.patch.object(owner, name, timed))
         cache = stack.enter_context(contextlib.closing(Cache(at_work)))
-        train.run(task, folder, SecondRoundOn(), cache=cache)
+        training.run(task, folder, SecondRoundOn(), compiled=cache)
     return seconds
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from cifar import data
+from cifar.data import Data
 from pds import groups
 from tff_agg.experiment.classifier import Examples
-from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.sample_task import SampleConfig, SampleTask
-from tff_agg.experiment.task import Weights
+from tff_agg.experiment.config import SampleConfig
+from tff_agg.experiment.jax_task import JaxTask
+from tff_agg.experiment.task import PrivacyFacts, Weights
 from tff_agg.fields import described
 
 _SYNTHETIC_WIDTH = 64
@@ -72,7 +73,7 @@ class CifarConfig(SampleConfig):
     )  # fmt: skip
 
 
-class Cifar(SampleTask):
+class Cifar(JaxTask):
     """An image is an example; even and odd classes are the shifting populations.
 
     The official test data are halved: every second image is for validation.
@@ -81,10 +82,11 @@ class Cifar(SampleTask):
     package = "cifar"
     Config = CifarConfig
     config: CifarConfig
+    data: Data
 
-    def __init__(self, config: RunConfig):
+    def open_data(self) -> Data:
         """Reads the data."""
-        assert isinstance(config, CifarConfig)
+        config = self.config
         found = _read(
             config.dataset,
             config.model,
@@ -99,8 +101,7 @@ class Cifar(SampleTask):
                 f"training_examples={count}: there are {len(found.train.labels)}"
             )
         first = data.Split(*(array[:count] for array in found.train))
-        self.data = found._replace(train=first)
-        super().__init__(config)
+        return found._replace(train=first)
 
     def training_arrays(self) -> Sequence[np.ndarray]:
         """Returns bytes and labels."""
@@ -117,9 +118,13 @@ class Cifar(SampleTask):
         """Returns the images of even and of odd classes."""
         return groups.by_label_parity(self.data.train.labels)
 
-    def not_covered(self) -> Sequence[str]:
-        """What made frozen features."""
-        return (_PRETRAINED,) if self.config.model == "last_layer" else ()
+    def privacy_facts(self) -> PrivacyFacts:
+        """Weights that no data have touched; public data have made frozen features."""
+        if self.config.model == "wide_resnet":
+            return PrivacyFacts(
+                initial_weights="they are drawn at random from the run's seed"
+            )
+        return PrivacyFacts(not_covered=(_PRETRAINED,), initial_weights="they are zero")
 
     @property
     def classes(self) -> int:
@@ -147,12 +152,6 @@ class Cifar(SampleTask):
         if self.config.model == "wide_resnet":
             return self.network.initial_weights(self.config.seed)
         return {name: np.zeros(s, np.float32) for name, s in self.shapes.items()}
-
-    def initial_weights_from(self) -> str:
-        """No data have touched them."""
-        if self.config.model == "wide_resnet":
-            return "they are drawn at random from the run's seed"
-        return "they are zero"
 
     def _numbers(self, stored: Any) -> Any:
         """Returns bytes as the numbers that they stand for; in JAX."""

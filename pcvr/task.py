@@ -3,16 +3,16 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pcvr import auc, clicks, features, split, synthetic
 from pds import groups
 from tff_agg.experiment.classifier import Examples
-from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.sample_task import SampleConfig, SampleTask
-from tff_agg.experiment.task import Sample, Scores, Weights
+from tff_agg.experiment.config import SampleConfig
+from tff_agg.experiment.jax_task import JaxTask
+from tff_agg.experiment.task import PrivacyFacts, Sample, Scores, Weights
 from tff_agg.fields import described
 from tff_agg.recycling.metrics import OutputJudge
 
@@ -69,7 +69,21 @@ class PcvrConfig(SampleConfig):
             )
 
 
-class Pcvr(SampleTask):
+class Data(NamedTuple):
+    """The clicks that a configuration asks for.
+
+    Attributes:
+      clicks: The columns.
+      rows: The hashed features.
+      cuts: By split, which of them are in it.
+    """
+
+    clicks: clicks.Clicks
+    rows: np.ndarray
+    cuts: Mapping[str, slice]
+
+
+class Pcvr(JaxTask):
     """One click is one example; the split is by time."""
 
     package = "pcvr"
@@ -80,28 +94,32 @@ class Pcvr(SampleTask):
         "are judged by how it ranks the clicks; votes over labels rank nothing"
     )
     config: PcvrConfig
-
-    def __init__(self, config: RunConfig):
-        """Reads or makes the clicks."""
-        assert isinstance(config, PcvrConfig)
-        self._features = features.parse(config.feature_classes)
-        columns = [feature.column for feature in self._features]
-        if config.synthetic:
-            made = synthetic.clicks(config.synthetic_clicks)
-            self._clicks = clicks.from_table(made, columns, "synthetic")
-        else:
-            self._clicks = clicks.read(config.data, columns)
-        self._rows = features.encode(self._clicks, self._features)
-        self._cuts = split.by_time(
-            self._clicks.times, config.train_share, config.heldout_share
-        )
-        super().__init__(config)
+    data: Data
 
     # The clicks.
 
+    def open_data(self) -> Data:
+        """Reads or makes the clicks."""
+        config, classes = self.config, self._features
+        columns = [feature.column for feature in classes]
+        if config.synthetic:
+            table = synthetic.clicks(config.synthetic_clicks)
+            found = clicks.from_table(table, columns, "synthetic")
+        else:
+            found = clicks.read(config.data, columns)
+        shares = (config.train_share, config.heldout_share)
+        return Data(
+            found, features.encode(found, classes), split.by_time(found.times, *shares)
+        )
+
+    @functools.cached_property
+    def _features(self) -> tuple[features.Feature, ...]:
+        """The classes of features."""
+        return features.parse(self.config.feature_classes)
+
     def _part(self, name: str) -> Examples:
-        cut = self._cuts[name]
-        return self._rows[cut], self._clicks.labels[cut]
+        cut = self.data.cuts[name]
+        return self.data.rows[cut], self.data.clicks.labels[cut]
 
     def training_arrays(self) -> Sequence[np.ndarray]:
         """Returns hashed features and labels of the first clicks in time."""
@@ -113,40 +131,37 @@ class Pcvr(SampleTask):
 
     def shifting_groups(self) -> Sequence[groups.Group]:
         """Returns the two halves that the shift moves between."""
-        cut = self._cuts["train"]
+        cut = self.data.cuts["train"]
         if self.config.pds_groups == "label":
             # The rule of even and odd classes: class 0 and class 1.
-            return groups.by_label_parity(self._clicks.labels[cut])
-        late = self._clicks.times[cut] // _HOURS % 24 >= 12
+            return groups.by_label_parity(self.data.clicks.labels[cut])
+        late = self.data.clicks.times[cut] // _HOURS % 24 >= 12
         names = {"before_noon": ~late, "after_noon": late}
         return [groups.Group(k, np.flatnonzero(there)) for k, there in names.items()]
 
-    def shared_users(self) -> Mapping[str, int] | None:
-        """Counts users of training with clicks in the later splits."""
-        users = self._clicks.users
-        if users is None:
-            return None
-        trained = np.unique(users[self._cuts["train"]])
-        return {
-            name: int(np.isin(trained, users[self._cuts[name]]).sum())
-            for name in ("heldout", "test")
-        }
-
-    def not_covered(self) -> Sequence[str]:
-        """Returns in words how many clicks one user has, and what the data are."""
-        found = []
-        users = self._clicks.users
+    def privacy_facts(self) -> PrivacyFacts:
+        """Says how many clicks one user has, and what the data are."""
+        users, cuts = self.data.clicks.users, self.data.cuts
+        not_covered, shared = [], None
         if users is not None:
-            of_each = np.unique(users[self._cuts["train"]], return_counts=True)[1]
-            found.append(
+            trained, of_each = np.unique(users[cuts["train"]], return_counts=True)
+            shared = {
+                name: int(np.isin(trained, users[cuts[name]]).sum())
+                for name in ("heldout", "test")
+            }
+            not_covered.append(
                 f"People: what is protected is one click. The {of_each.sum():,} clicks "
                 f"of training are of {len(of_each):,} users, up to {of_each.max():,} "
                 f"of one, and {(of_each > 1).mean():.0%} of the users have more than "
                 "one. For k clicks of one user together ε is up to k times as large."
             )
         if note := MADE_UP if self.config.synthetic else self.config.data_note:
-            found.append(f"The data, which no guarantee makes better: {note}.")
-        return found
+            not_covered.append(f"The data, which no guarantee makes better: {note}.")
+        return PrivacyFacts(
+            shared_users=shared,
+            not_covered=not_covered,
+            initial_weights="they are drawn at random from the run's seed",
+        )
 
     # The model.
 
@@ -170,10 +185,6 @@ class Pcvr(SampleTask):
         from pcvr import model
 
         return model.initial_weights(self.sizes, self.config.seed)
-
-    def initial_weights_from(self) -> str:
-        """No data have touched them."""
-        return "they are drawn at random from the run's seed"
 
     def sample_model(self) -> "SampleModel":
         """Returns the loss, and its clipped sums in closed form."""

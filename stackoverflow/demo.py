@@ -82,12 +82,13 @@ def run_jobs(
     config: DemoConfig, store: str, jobs: list[Job], *, quiet: bool = False
 ) -> tuple[dict[Job, dict[bool, Curve]], Plan | None]:
     """Trains and judges runs; returns what they have come to, and a plan."""
-    from tff_agg.experiment import process_cache, terminal
+    from tff_agg.experiment import terminal
+    from tff_agg.experiment.build import Compiled
     from tff_agg.experiment.run import recording
 
     found = {}
     plan: Plan | None = None
-    with contextlib.closing(process_cache.ProcessCache()) as shared:
+    with Compiled() as shared:
         for number, job in enumerate(jobs, start=1):
             label = f"{number:2}/{len(jobs)} {job.setting}, {job.training}, {job.seed}"
             watched = recording.Observer()

@@ -13,7 +13,7 @@ from tff_agg import files
 from tff_agg.privacy import Plan
 
 if TYPE_CHECKING:
-    from tff_agg.experiment.process_cache import ProcessCache
+    from tff_agg.experiment.build import Compiled
     from tff_agg.experiment.run.recording import Observer
 
 PERIOD = 100
@@ -217,21 +217,21 @@ def run_one(
     config: StackOverflowConfig,
     folder: str | os.PathLike,
     observer: "Observer",
-    cache: "ProcessCache",
+    cache: "Compiled",
 ) -> tuple[dict[bool, Curve], Plan]:
     """Trains a run, or resumes it, and judges it.
 
     Returns:
       By whether it is recycled, the result of the run; and its privacy plan.
     """
-    from tff_agg.experiment.commands import train
+    from tff_agg.experiment.run import run as training
 
     task = StackOverflow(config)
-    outcome = train.run(task, folder, observer, cache=cache)
+    outcome = training.run(task, folder, observer, compiled=cache)
     plan = outcome.plan
     assert isinstance(plan, Plan)
     path = pathlib.Path(folder) / "judged.json"
-    # Of the same run, or `train.run` would have refused.
+    # Of the same run, or `run` would have refused.
     if path.exists():
         saved = json.loads(path.read_text())
         return {r: Curve(*saved[str(r)]) for r in (False, True)}, plan

@@ -9,7 +9,6 @@ checkpoints (UTA_inf). The chosen points are then trained with the seeds of the 
 and tested, beside the paper's own settings.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -247,11 +246,11 @@ def _score(
     """Trains and scores, or reads the scores; nothing else is kept."""
     base = base_config(config, epsilon)
     table_jobs.set_up(config, base.lanes)
-    from tff_agg.experiment import process_cache
+    from tff_agg.experiment.build import Compiled
 
     task = candidate(point, base, seed)
     how = dataclasses.replace(judging(config, base.rounds), split=split)
-    with contextlib.closing(process_cache.ProcessCache()) as cache:
+    with Compiled() as cache:
         models = functools.partial(in_memory.train, task, cache)
         return in_memory.remembered(task, how, _scores(config), models)
 

@@ -16,7 +16,6 @@ validation data and shows the paper's settings and the chosen ones side by side;
 `--shift` under the periodic shift.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -69,9 +68,9 @@ def _train_alone(config: ReproduceConfig, run: Run) -> None:
     """Trains one run in a process that has no terminal."""
     task = config.task(run)
     table_jobs.set_up(config, task.config.lanes)
-    from tff_agg.experiment.commands import train
+    from tff_agg.experiment.run import run as training
 
-    train.run(task, config.folder(run))
+    training.run(task, config.folder(run))
 
 
 def _train_alike(
@@ -79,19 +78,21 @@ def _train_alike(
 ) -> None:
     """Trains runs that differ in their seeds, which share what was compiled."""
     table_jobs.set_up(config, None)
-    from tff_agg.experiment import process_cache, terminal
-    from tff_agg.experiment.commands import train
+    from tff_agg.experiment import terminal
+    from tff_agg.experiment.build import Compiled
+    from tff_agg.experiment.run import run as training
 
-    with contextlib.closing(process_cache.ProcessCache()) as cache:
+    with Compiled() as cache:
         for number, run in alike:
             label = f"{number:2}/{total} {run.folder}"
             bar = terminal.TrainingBar(StackOverflow.metrics, label, show_plan=False)
-            train.run(config.task(run), config.folder(run), bar, cache=cache)
+            training.run(config.task(run), config.folder(run), bar, compiled=cache)
 
 
 def estimate(config: ReproduceConfig) -> str:
     """Lists the runs with their time, by two measured rounds of the first one left."""
-    from tff_agg.experiment import dry_run, terminal
+    from tff_agg.experiment import terminal
+    from tff_agg.experiment.run import estimate as estimates
 
     if config.table == FAIR:
         planned = fair.jobs(config)
@@ -100,7 +101,7 @@ def estimate(config: ReproduceConfig) -> str:
             (r.folder, config.task(r), _done(config.folder(r))) for r in config.runs()
         ]
     rows: list[list[Any]] = []
-    measured: dry_run.Estimate | None = None
+    measured: estimates.Estimate | None = None
     total = 0.0
     for name, task, done in planned:
         left = task.config.rounds - done
@@ -108,14 +109,14 @@ def estimate(config: ReproduceConfig) -> str:
         if left:
             if measured is None:
                 # Of a run of its own, wherever that would be.
-                measured = dry_run.estimate(task, str(config.results / "dry_run"))
+                measured = estimates.estimate(task, str(config.results / "dry_run"))
             validations = -(-left // task.config.evaluate_every)
             seconds = measured.seconds_for(left, validations)
         total += seconds
-        rows.append([name, done, left, dry_run.duration(seconds)])
+        rows.append([name, done, left, estimates.duration(seconds)])
     table = terminal.table(["run", "rounds done", "left", "time"], rows)
     return (
-        f"{table}\n{dry_run.duration(total)} in all, by two measured rounds; saving, "
+        f"{table}\n{estimates.duration(total)} in all, by two measured rounds; saving, "
         "inference aggregation and test are not counted"
     )
 

@@ -14,7 +14,6 @@ from stackoverflow.data import prepared, vocabulary
 from stackoverflow.data.sources import KINDS
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
-from tff_agg import privacy
 from tff_agg.aliases import Json
 from tff_agg.experiment import task
 from tff_agg.experiment.commands import flags as flag_fields
@@ -58,7 +57,7 @@ class StackOverflowConfig(TrainConfig):
     lstm_size: int = described(670, "units of the LSTM", at_least=1)
 
 
-class StackOverflow(task.Task):
+class StackOverflow(task.UserTask):
     """A user is a client; questions and answers are the two shifting populations."""
 
     package = "stackoverflow"
@@ -71,11 +70,11 @@ class StackOverflow(task.Task):
         Metric("perplexity", higher_is_better=False),
     )
     config: StackOverflowConfig
+    data: TokenStore
 
-    def __init__(self, config: TrainConfig):
+    def open_data(self) -> TokenStore:
         """Opens the token store."""
-        super().__init__(config)
-        self.data = TokenStore.open(self.config.store)
+        return TokenStore.open(self.config.store)
 
     @property
     def fingerprint(self) -> str:
@@ -99,17 +98,14 @@ class StackOverflow(task.Task):
         tokens = int(np.count_nonzero(rows))
         return task.Client(self.data.user_name(user), [rows], len(rows), tokens)
 
-    def shared_users(self) -> Mapping[str, int]:
-        """Counts users with sentences in more than one split."""
-        return self.data.users_shared_with_train
-
-    def releases(self) -> Sequence[privacy.Release]:
-        """The vocabulary, where it was chosen with noise."""
-        return self.data.releases
-
-    def not_covered(self) -> Sequence[str]:
-        """The vocabulary, where it was chosen without."""
-        return () if self.data.releases else (PLAIN_VOCABULARY,)
+    def privacy_facts(self) -> task.PrivacyFacts:
+        """The vocabulary was chosen with noise, or no guarantee covers it."""
+        return task.PrivacyFacts(
+            releases=self.data.releases,
+            shared_users=self.data.users_shared_with_train,
+            not_covered=() if self.data.releases else (PLAIN_VOCABULARY,),
+            initial_weights="they are drawn at random from the run's seed",
+        )
 
     @classmethod
     def define_data_flags(cls, values: flags.FlagValues) -> None:
@@ -195,10 +191,6 @@ class StackOverflow(task.Task):
         """Returns the weights of round 0."""
         weights = next_word.initial_weights(self.sizes, self.config.seed)
         return self.named([np.asarray(w) for w in weights])
-
-    def initial_weights_from(self) -> str:
-        """No data have touched them."""
-        return "they are drawn at random from the run's seed"
 
     def to_keras(self, weights: task.Weights) -> "tf.keras.Model":
         """Returns the model in stock layers: rows of ids in, logits out."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from examples.emnist import data
+from examples.emnist.data import Writer
 from pds.groups import Group
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.keras_task import Examples, KerasTask
@@ -26,28 +27,28 @@ class Emnist(KerasTask):
     package = "examples.emnist"
     Config = EmnistConfig
     config: EmnistConfig
+    data: list[Writer]
 
-    def __init__(self, config: TrainConfig):
+    def open_data(self) -> list[Writer]:
         """Makes the writers."""
-        super().__init__(config)
-        self._train = data.make_writers("train", self.config.writers)
+        return data.make_writers("train", self.config.writers)
 
     @property
     def fingerprint(self) -> str:
         """A digest of what is trained on."""
-        return data.fingerprint(self._train)
+        return data.fingerprint(self.data)
 
     def users(self) -> np.ndarray:
         """Writers are numbered."""
-        return np.arange(len(self._train))
+        return np.arange(len(self.data))
 
     def examples_of(self, user: int, group: str) -> Examples:
         """A writer brings all digits, whichever group the writer was drawn from."""
-        return self._train[user].images, self._train[user].labels
+        return self.data[user].images, self.data[user].labels
 
     def shifting_groups(self) -> list[Group]:
         """Writers of mostly even and of mostly odd digits."""
-        parities = np.array([writer.parity for writer in self._train])
+        parities = np.array([writer.parity for writer in self.data])
         return [Group(p, np.flatnonzero(parities == p)) for p in data.PARITIES]
 
     def evaluation_examples(self, split: str) -> dict[str, Examples]:

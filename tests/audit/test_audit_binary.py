@@ -8,7 +8,8 @@ import pytest
 
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tests import forked, tiny_stores
-from tff_agg.experiment import canary_audit, cohorts
+from tff_agg.experiment import canary_audit
+from tff_agg.experiment.build import Compiled, build
 from tff_agg.experiment.commands import audit as driver
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.runs import Run
@@ -40,8 +41,8 @@ def folder(token_store, tmp_path):
         lanes=1,
     )
     task = StackOverflow(config)
-    members = cohorts.build_sampler(task)
-    run_folder.claim(tmp_path / "run", task, config.build_plan(), members)
+    built = build(task, Compiled())
+    run_folder.claim(tmp_path / "run", task, built.plan, built.sampler)
     return tmp_path / "run"
 
 

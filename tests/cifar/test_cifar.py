@@ -16,6 +16,7 @@ from cifar import data, layers, wide_resnet
 from cifar.layers import Layers
 from cifar.task import Cifar, CifarConfig
 from tff_agg import privacy
+from tff_agg.experiment.build import Compiled, build
 from tff_agg.experiment.commands import flags as flag_fields
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -208,8 +209,8 @@ def test_a_step_of_the_network_with_copies():
     batch = task.batch(np.arange(3), 0)
     assert [array.shape[1:] for array in batch] == [(32, 32, 3), (), (3, 3)]
     assert batch[2][..., :2].max() <= 8
-    process = task.build_process(task.build_plan())
-    state = task.first_state(process)
+    built = build(task, Compiled())
+    process, state = built.process, built.initialize()
     assert process.micro_batch(state["iterate"]) == 1
     state, metrics = process.next(state, batch)
     # At a last layer of zeros all classes are as likely.
@@ -223,7 +224,7 @@ def test_even_and_odd_classes_shift():
     labels = task.data.train.labels
     assert (labels[even.users] % 2 == 0).all()
     assert (labels[odd.users] % 2 == 1).all()
-    sampler = task.build_sampler()
+    sampler = build(task, Compiled()).sampler
     assert (labels[sampler.users(0)] % 2 == 0).all()
 
 

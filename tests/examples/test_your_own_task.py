@@ -1,6 +1,5 @@
 """The tutorial of docs/your_own_task.md holds: its code and its commands."""
 
-import contextlib
 import json
 import pathlib
 import re
@@ -12,9 +11,10 @@ from absl import flags
 
 from examples.emnist import data
 from examples.emnist.task import Emnist, EmnistConfig
-from tff_agg.experiment import process_cache
+from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.commands import evaluate, train, uncertainty
 from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -74,10 +74,10 @@ def test_writers_of_different_splits_share_no_image():
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("digits")
-    with contextlib.closing(process_cache.ProcessCache()) as cache:
+    with Compiled() as cache:
         for seed in range(2):
             config = EmnistConfig(**SMALL, seed=seed, pds=True, pds_period=2)
-            train.run(Emnist(config), root / str(seed), cache=cache)
+            training.run(Emnist(config), root / str(seed), compiled=cache)
     return [str(root / str(seed)) for seed in range(2)]
 
 

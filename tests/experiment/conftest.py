@@ -1,14 +1,12 @@
 """A tiny data set and a tiny run that all training tests share."""
 
-import contextlib
-
 import pytest
 
 from stackoverflow.paper_tables import SCALES
 from stackoverflow.task import StackOverflow
 from tests import tiny_stores
 from tests.experiment import tiny_tables, train_binary
-from tff_agg.experiment import process_cache
+from tff_agg.experiment.build import Compiled
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +40,7 @@ def make_task(make_config):
 @pytest.fixture(scope="session")
 def cache():
     """Shared by all runs here, to save time; each run's state is its own."""
-    with contextlib.closing(process_cache.ProcessCache()) as made:
+    with Compiled() as made:
         yield made
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from stackoverflow.task import StackOverflow
-from tff_agg.experiment import cohorts, task
+from tff_agg.experiment import task
+from tff_agg.experiment.build import Compiled, build
 
 
 def test_a_client_costs_its_examples_unless_it_says_otherwise():
@@ -21,8 +22,8 @@ def test_the_next_word_models_users_are_sorted_by_tokens(make_config, group_user
     """They are padded to the one with most tokens, whatever their sentences are."""
     config = make_config(clients_per_round=12, max_sentences=3, group_users=group_users)
     problem = StackOverflow(config)
-    members = cohorts.build_sampler(problem)
-    cohort = cohorts.reader(problem, members)(0)
+    built = build(problem, Compiled())
+    members, cohort = built.sampler, built.cohort(0)
     tokens = {
         problem.data.user_name(user): np.count_nonzero(
             problem.client(user, group, 0).arrays[0]

@@ -11,7 +11,7 @@ from tests.experiment import train_binary
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
 from tff_agg.experiment import terminal
-from tff_agg.experiment.commands import train as training
+from tff_agg.experiment.run import run as training
 
 # The binary as it is. Root writes wherever it likes; without its capabilities it is
 # like everybody else.
@@ -169,7 +169,7 @@ def test_a_file_in_the_place_of_the_folder(token_store, tmp_path):
 def test_full_at_one_write_after_another(disk, make_task, cache, tmp_path, capsys):
     """The disk grows by little, so that it is full at many different writes."""
     config, whole = make_task(rounds=4), tmp_path / "whole"
-    training.run(config, whole, cache=cache)
+    training.run(config, whole, compiled=cache)
     out, page = disk.path / "run", resource.getpagesize()
     needed = sum(1 + path.stat().st_size // page for path in whole.rglob("*"))
     # The first files one at a time; the arrays, which are alike, in larger steps.
@@ -179,7 +179,7 @@ def test_full_at_one_write_after_another(disk, make_task, cache, tmp_path, capsy
         assert disk.mount("remount", f"size={size * page}")
         try:
             with terminal.plain_errors():
-                training.run(config, out, cache=cache)
+                training.run(config, out, compiled=cache)
             break
         except SystemExit as ended:
             assert ended.code == 2

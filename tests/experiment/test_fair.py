@@ -11,7 +11,7 @@ from stackoverflow.paper_tables import EPSILONS, ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tests.experiment.tiny_tables import never
 from tff_agg.experiment import in_memory
-from tff_agg.experiment.commands import train
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 from tff_agg.runtime import jobs
 
@@ -23,7 +23,7 @@ def config(table_config):
 
 def test_what_is_trained_in_memory_is_what_would_be_saved(make_task, cache, tmp_path):
     task = make_task()
-    train.run(task, tmp_path / "run", cache=cache)
+    training.run(task, tmp_path / "run", compiled=cache)
     run = Run.open(StackOverflow, tmp_path / "run")
     kept = [(n, run.load(n), run.load(n, "aggregate")) for n in run.rounds()[1:]]
     passing = list(in_memory.train(task, cache))

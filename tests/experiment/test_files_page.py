@@ -7,8 +7,8 @@ import pytest
 
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
-from tff_agg.experiment.commands import train
 from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.run import tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ NAMED = set(re.findall(r"`([^`]+)`", PAGE))
 def run(token_store, cache, tmp_path_factory):
     config = tiny_config(token_store, evaluate_every=3, pds=True, pds_period=4)
     folder = tmp_path_factory.mktemp("files") / "run"
-    train.run(StackOverflow(config), folder, cache=cache)
+    training.run(StackOverflow(config), folder, compiled=cache)
     return folder
 
 

@@ -12,7 +12,8 @@ from matplotlib import image
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
 from tff_agg.experiment import html_page
-from tff_agg.experiment.commands import report, train
+from tff_agg.experiment.commands import report
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.run import tables
 from tff_agg.recycling import inference
 
@@ -25,7 +26,7 @@ BLUE = (31, 119, 180)
 def run(token_store, cache, tmp_path_factory):
     config = tiny_config(token_store)
     folder = tmp_path_factory.mktemp("reported") / "a <b> & c"
-    train.run(StackOverflow(config), folder, cache=cache)
+    training.run(StackOverflow(config), folder, compiled=cache)
     return folder
 
 

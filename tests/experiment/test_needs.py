@@ -10,9 +10,11 @@ import tree
 from pds import sampler
 from tests.experiment import train_binary
 from tff_agg import averaging, checkpoints
-from tff_agg.experiment import cohorts, dry_run, needs, process_cache, terminal
-from tff_agg.experiment.commands import train
+from tff_agg.experiment import terminal
+from tff_agg.experiment.build import build, cohorts, dp_ftrl, needs
 from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.run import estimate
+from tff_agg.experiment.run import run as training
 
 FULL_MODEL = 16_202_992  # bytes of θ with 10,000 words
 
@@ -29,7 +31,7 @@ def test_the_rounds_foreseen_are_those_that_the_store_keeps(
     tmp_path, rounds, last, every
 ):
     config = config_of(rounds=rounds, keep_last=last, keep_every=every)
-    store = checkpoints.CheckpointStore(tmp_path, **train._retention(last, every))
+    store = checkpoints.CheckpointStore(tmp_path, **training.retention(last, every))
     for number in range(rounds + 1):
         store.save(number, {"iterate": np.arange(3.0) + number})
     assert needs.kept_rounds(config) == store.rounds("iterate")
@@ -58,10 +60,10 @@ def test_runs_of_before_the_defaults_keep_all_they_have(saved):
 
 def test_a_state_is_as_large_as_foreseen(make_task, cache, tmp_path):
     task = make_task()
-    with cache.running(task.config):
-        process = cache.process(task, task.config.build_plan())
-        state = process_cache.first_state(process, task)
-    disk = needs.disk(task, process, tmp_path / "not" / "there")
+    built = build(task, cache)
+    with built.running():
+        state = built.initialize()
+        disk = needs.disk(built, tmp_path / "not" / "there")
     actual = sum(np.asarray(leaf).nbytes for leaf in tree.flatten(state))
     assert disk.state_bytes == actual
     assert (disk.rounds, disk.models, disk.free > 0) == (7, 2, True)
@@ -76,16 +78,15 @@ def test_a_dry_run_measures_without_writing_or_the_runs_noise(
     make_task, tmp_path, monkeypatch
 ):
     task, seconds = make_task(evaluate_every=4), itertools.count()
-    seeds, first_state = [], process_cache.first_state
+    seeds, first_state = [], dp_ftrl.first_state
 
-    def watched(process, task):
-        state = first_state(process, task)
-        seeds.append(task.config.insecure_noise_seed)
-        return state
+    def watched(process, weights, known_seed):
+        seeds.append(known_seed)
+        return first_state(process, weights, known_seed)
 
-    monkeypatch.setattr(process_cache, "first_state", watched)
+    monkeypatch.setattr(dp_ftrl, "first_state", watched)
     plans, before = [], listing(tmp_path)
-    found = dry_run.estimate(
+    found = estimate.estimate(
         task,
         str(tmp_path / "run"),
         clock=lambda: next(seconds),
@@ -107,15 +108,15 @@ def test_a_dry_run_measures_without_writing_or_the_runs_noise(
 def test_a_dry_run_shows_the_plan_and_then_that_users_are_too_few(make_task, tmp_path):
     task, plans = make_task(rounds=500), []
     with pytest.raises(sampler.ExhaustedError, match="users"):
-        dry_run.estimate(task, str(tmp_path / "run"), on_plan=plans.append)
+        estimate.estimate(task, str(tmp_path / "run"), on_plan=plans.append)
     (plan,) = plans
     assert plan.rounds == 500 and list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_counts_what_is_done(make_task, cache, tmp_path):
     task = make_task()
-    train.run(task, tmp_path / "run", cache=cache)
-    found = dry_run.estimate(task, str(tmp_path / "run"), clock=lambda: 0.0)
+    training.run(task, tmp_path / "run", compiled=cache)
+    found = estimate.estimate(task, str(tmp_path / "run"), clock=lambda: 0.0)
     assert (found.done, found.validations, found.seconds) == (6, 0, 0)
 
 

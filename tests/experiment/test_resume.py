@@ -10,8 +10,8 @@ import pytest
 
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment.commands import train as training
 from tff_agg.experiment.run import loop, run_folder
+from tff_agg.experiment.run import run as training
 
 SAVES = checkpoints.CheckpointStore
 
@@ -25,7 +25,7 @@ _unbroken: dict[str, tuple] = {}
 
 @pytest.fixture
 def run(cache):
-    return functools.partial(training.run, cache=cache)
+    return functools.partial(training.run, compiled=cache)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pds import sampler
 from stackoverflow.data import token_store
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment.commands import train as training
 from tff_agg.experiment.run import loop, recording, run_folder, tables
+from tff_agg.experiment.run import run as training
 
 
 class Stopped(BaseException):
@@ -36,7 +36,7 @@ class StopAfter(recording.Observer):
 
 @pytest.fixture
 def run(cache):
-    return functools.partial(training.run, cache=cache)
+    return functools.partial(training.run, compiled=cache)
 
 
 @pytest.fixture

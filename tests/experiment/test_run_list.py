@@ -13,7 +13,7 @@ from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
 from tff_agg.experiment import run_list
 from tff_agg.experiment.commands import runs as driver
-from tff_agg.experiment.commands import train
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.run import tables
 
 
@@ -25,7 +25,7 @@ def folder(token_store, cache, tmp_path_factory):
         ("deep/b", {"seed": 2, "insecure_noise_seed": 8}),
     ):
         config = tiny_config(token_store, **changes)
-        train.run(StackOverflow(config), top / name, cache=cache)
+        training.run(StackOverflow(config), top / name, compiled=cache)
     return top
 
 

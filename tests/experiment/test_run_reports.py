@@ -6,7 +6,7 @@ import pytest
 
 from tests import tiny_stores
 from tff_agg.experiment import terminal
-from tff_agg.experiment.commands import train
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.run import tables
 from tff_agg.privacy import KeySelection
 
@@ -47,7 +47,7 @@ def test_a_run_reports_vocabulary_shared_users_and_spending(
     task = make_task(
         store=private_store, rounds=2, insecure_noise_seed=None, evaluate_every=2
     )
-    outcome = train.run(task, tmp_path / "run", cache=cache)
+    outcome = training.run(task, tmp_path / "run", compiled=cache)
     report = json.loads((tmp_path / "run" / "privacy_report.json").read_text())
     page = (tmp_path / "run" / "privacy_report.md").read_text()
     assert report["guarantee"]["rho"] == pytest.approx(2.125) == outcome.plan.rho
@@ -65,7 +65,7 @@ def test_a_run_reports_vocabulary_shared_users_and_spending(
 @pytest.mark.slow
 def test_a_vocabulary_without_noise_is_named(make_task, cache, tmp_path):
     task = make_task(evaluate_every=6)
-    train.run(task, tmp_path / "run", cache=cache)
+    training.run(task, tmp_path / "run", compiled=cache)
     report = json.loads((tmp_path / "run" / "privacy_report.json").read_text())
     assert report["releases"] == []
     assert any("The vocabulary: " in line for line in report["not_covered"])

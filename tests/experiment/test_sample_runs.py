@@ -1,5 +1,6 @@
 """Sample-level tasks on the experiment layer: runs, resume, recycling, privacy."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 
 from tests.experiment.tiny_samples import Tiny, config
 from tff_agg import checkpoints
-from tff_agg.experiment import dry_run
-from tff_agg.experiment.commands import evaluate, report, train, uncertainty
-from tff_agg.experiment.run import loop, recording
+from tff_agg.experiment.build import Compiled, build, rounds
+from tff_agg.experiment.commands import audit, evaluate, export, report, uncertainty
+from tff_agg.experiment.run import estimate, loop, recording
+from tff_agg.experiment.run import run as training
+from tff_agg.experiment.runs import Run
+from tff_agg.experiment.task import Exportable
 from tff_agg.recycling import inference
 
 
@@ -42,11 +46,11 @@ ARMS = [
 @pytest.mark.parametrize("arm", ARMS, ids=["uta", "pds"])
 def test_killed_and_resumed_it_comes_to_the_same_bits(arm, cache, tmp_path):
     task = Tiny(config(**arm))
-    train.run(task, tmp_path / "whole", cache=cache)
+    training.run(task, tmp_path / "whole", compiled=cache)
     for last in (1, 5, 11):
         with pytest.raises(KeyboardInterrupt):
-            train.run(task, tmp_path / "killed", Stop(last), cache=cache)
-    train.run(task, tmp_path / "killed", cache=cache)
+            training.run(task, tmp_path / "killed", Stop(last), compiled=cache)
+    training.run(task, tmp_path / "killed", compiled=cache)
     assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "killed")
     for name in ("metrics.csv", "validation.csv", "test.csv"):
         whole, killed = (tmp_path / f / name for f in ("whole", "killed"))
@@ -56,7 +60,7 @@ def test_killed_and_resumed_it_comes_to_the_same_bits(arm, cache, tmp_path):
 def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(cache, tmp_path):
     task = Tiny(config())
     for name in ("first", "second"):
-        train.run(task, tmp_path / name, cache=cache)
+        training.run(task, tmp_path / name, compiled=cache)
     first, second = (
         [
             json.loads(line)["entry"].get("cohort")
@@ -68,8 +72,8 @@ def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(cache, tmp_path):
     assert len(set(first) & set(second) - {None}) == 0
     store = checkpoints.CheckpointStore(tmp_path / "first" / "checkpoints")
     assert store.rounds("state") == [12]
-    process = task.build_process(task.build_plan())
-    template = process.initialize(task.initial_weights())
+    built = build(task, cache)
+    process, template = built.process, built.initialize()
     restored = store.load(12, "state")
     assert len(restored) == len(loop.stored_items(process, template)["state"])
     seeds = [x for x in restored if x.dtype == np.uint32]
@@ -79,17 +83,17 @@ def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(cache, tmp_path):
 def test_other_data_are_refused(cache, tmp_path):
     task = Tiny(config(insecure_noise_seed=1))
     with pytest.raises(KeyboardInterrupt):
-        train.run(task, tmp_path, Stop(3), cache=cache)
+        training.run(task, tmp_path, Stop(3), compiled=cache)
     other = Tiny(task.config)
-    other._splits[0][0][5] += 1
+    other.data[0][0][5] += 1
     with pytest.raises(Exception, match="data_fingerprint"):
-        train.run(other, tmp_path)
+        training.run(other, tmp_path)
 
 
 def test_runs_are_recycled_reported_and_measured(cache, tmp_path):
     folders = [str(tmp_path / f"seed{seed}") for seed in range(2)]
     for seed, folder in enumerate(folders):
-        train.run(Tiny(config(seed=seed)), folder, cache=cache)
+        training.run(Tiny(config(seed=seed)), folder, compiled=cache)
     rows = evaluate.evaluate_runs(
         Tiny,
         evaluate.EvaluateConfig(
@@ -116,16 +120,20 @@ def test_runs_are_recycled_reported_and_measured(cache, tmp_path):
     assert "Example-level differential privacy" in page.read_text()
 
 
+def plan_of(task):
+    return build(task, Compiled()).plan
+
+
 def test_epsilon_finds_noise_or_steps():
     by_steps = Tiny(config(rounds=0, noise_multiplier=2.0, epsilon=3.0))
     steps = by_steps.config.rounds
-    assert by_steps.build_plan().epsilon <= 3.0
+    assert plan_of(by_steps).epsilon <= 3.0
     longer = Tiny(config(rounds=steps + 1, noise_multiplier=2.0))
-    assert longer.build_plan().epsilon > 3.0
+    assert plan_of(longer).epsilon > 3.0
     by_noise = Tiny(config(rounds=40, noise_multiplier=None, epsilon=3.0))
-    assert 2.97 < by_noise.build_plan().epsilon <= 3.0
+    assert 2.97 < plan_of(by_noise).epsilon <= 3.0
     with pytest.raises(ValueError, match="above claimed_epsilon=1"):
-        Tiny(config(epsilon=1.0)).build_plan()
+        plan_of(Tiny(config(epsilon=1.0)))
 
 
 @pytest.mark.parametrize(
@@ -146,12 +154,45 @@ def test_it_refuses(changes, message):
 
 
 def test_a_dry_run_draws_no_batch_of_the_run(tmp_path):
-    found = dry_run.estimate(Tiny(config()), str(tmp_path / "run"))
+    found = estimate.estimate(Tiny(config()), str(tmp_path / "run"))
     assert found.disk.models == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_for_users_says_so():
+def test_a_task_on_examples_has_nothing_that_it_would_have_to_refuse(tmp_path):
     task = Tiny(config())
-    with pytest.raises(ValueError, match="DP-SGD on examples"):
-        task.model()
+    for name in ("client", "model", "dataset", "group", "group_size", "to_keras"):
+        assert not hasattr(task, name)
+    assert not isinstance(task, Exportable)
+    training.run(task, tmp_path / "run")
+    with pytest.raises(ValueError, match="no model in Keras' form"):
+        export.export(
+            Tiny, export.ExportConfig(str(tmp_path / "run"), str(tmp_path / "out"))
+        )
+    with pytest.raises(ValueError, match="canaries take part in DP-FTRL rounds only"):
+        audit.audit_run(Run.open(Tiny, tmp_path / "run"), audit.AuditConfig())
+
+
+def test_data_are_opened_again_only_where_the_tasks_own_fields_differ():
+    task = Tiny(config())
+    task.fingerprint  # noqa: B018  Computed once for all of them.
+    other = task.with_config(dataclasses.replace(task.config, clip_norm=0.5, seed=1))
+    assert other.data is task.data and other.config.clip_norm == 0.5
+    assert other.example_digests is task.example_digests
+    fewer = task.with_config(dataclasses.replace(task.config, examples=20))
+    assert fewer.population_size == 20 and fewer.fingerprint != task.fingerprint
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=["uta", "pds"])
+def test_in_memory_it_is_the_run_that_would_be_saved(arm, cache, tmp_path):
+    task = Tiny(config(**arm))
+    training.run(task, tmp_path / "run", compiled=cache)
+    store = checkpoints.CheckpointStore(tmp_path / "run" / "checkpoints")
+    passed = list(rounds(build(task, cache)))
+    assert [p.round for p in passed] == list(range(1, 13))
+    for number, *both in passed:
+        for name, weights in zip(recording.WEIGHTS, both, strict=True):
+            saved = store.load(number, name)
+            assert {k: v.tobytes() for k, v in saved.items()} == {
+                k: v.tobytes() for k, v in weights.items()
+            }

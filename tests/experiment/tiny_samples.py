@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 
 from pds import groups
-from tff_agg.experiment.sample_task import SampleConfig, SampleTask
+from tff_agg.experiment.config import SampleConfig
+from tff_agg.experiment.jax_task import JaxTask
 from tff_agg.fields import described
 
 CLASSES, WIDTH = 4, 6
@@ -18,25 +19,24 @@ class TinyConfig(SampleConfig):
     examples: int = described(200, "how many examples", at_least=1)
 
 
-class Tiny(SampleTask):
+class Tiny(JaxTask):
     """Points around four centres, told apart by a linear layer."""
 
     package = "tests.experiment"
     Config = TinyConfig
     config: TinyConfig
 
-    def __init__(self, config):
-        self._splits = [_points(config.examples, seed) for seed in range(3)]
-        super().__init__(config)
+    def open_data(self):
+        return [_points(self.config.examples, seed) for seed in range(3)]
 
     def training_arrays(self):
-        return self._splits[0]
+        return self.data[0]
 
     def evaluation_examples(self, split):
-        return {"all": self._splits[1 if split == "heldout" else 2]}
+        return {"all": self.data[1 if split == "heldout" else 2]}
 
     def shifting_groups(self):
-        return groups.by_label_parity(self._splits[0][1])
+        return groups.by_label_parity(self.data[0][1])
 
     @property
     def classes(self):

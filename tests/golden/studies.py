@@ -9,7 +9,6 @@ this folder compare what the studies give today, digit for digit.
 # Sizes are put into modules from outside.
 # mypy: ignore-errors
 
-import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -79,7 +78,7 @@ def demo_search(tmp: pathlib.Path) -> Iterator[Row]:
     from benchmarks import demo_search as old
     from stackoverflow import demo_runs
     from stackoverflow.data import prepared
-    from tff_agg.experiment import process_cache
+    from tff_agg.experiment.build import Compiled
 
     sizes = demo_runs.DemoConfig(out=str(tmp), seeds=2, rounds=40, users=2600)
     store = prepared.ensure_store(
@@ -87,7 +86,7 @@ def demo_search(tmp: pathlib.Path) -> Iterator[Row]:
     )
     for arm, number in (("baseline", 3), ("UTA_tr", 3)):
         candidate = old.GRIDS[arm][number]
-        with contextlib.closing(process_cache.ProcessCache()) as cache:
+        with Compiled() as cache:
             for seed in (100, 101):
                 config = dataclasses.replace(
                     sizes.sizes(store, "periodic shift", seed),

@@ -1,6 +1,5 @@
 """The task and its binaries, from made-up clicks to tables, pictures and reports."""
 
-import contextlib
 import dataclasses
 import importlib
 import json
@@ -15,10 +14,10 @@ from pcvr import auc
 from pcvr.task import Pcvr, PcvrConfig
 from tests import forked
 from tests.experiment.run_contents import contents
-from tff_agg.experiment import process_cache
+from tff_agg.experiment.build import Compiled, build
 from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.commands import train
 from tff_agg.experiment.run import ledger
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -54,7 +53,7 @@ def binary(name, *given):
 
 @pytest.fixture(scope="module")
 def cache():
-    with contextlib.closing(process_cache.ProcessCache()) as made:
+    with Compiled() as made:
         yield made
 
 
@@ -64,7 +63,7 @@ def runs(cache, tmp_path_factory):
     root = tmp_path_factory.mktemp("pcvr")
     for seed in range(2):
         task = Pcvr(PcvrConfig(**SMALL, seed=seed))
-        train.run(task, root / str(seed), cache=cache)
+        training.run(task, root / str(seed), compiled=cache)
     return [str(root / str(seed)) for seed in range(2)]
 
 
@@ -132,7 +131,7 @@ def test_the_shift_moves_between_two_halves_of_the_clicks(groups):
     first, second = task.shifting_groups()
     clicks, labels = task.training_arrays()
     assert len(first.users) + len(second.users) == len(clicks)
-    members = task.build_sampler()
+    members = build(task, Compiled()).sampler
     start, middle = members.users(0), members.users(4)
     assert np.isin(start, first.users).all() and np.isin(middle, second.users).all()
     if groups == "label":
@@ -141,12 +140,12 @@ def test_the_shift_moves_between_two_halves_of_the_clicks(groups):
 
 def test_runs_share_a_process_only_where_they_share_the_noise():
     """The noise of one ε depends on how many clicks there are, and on the shift."""
-    cache = process_cache.ProcessCache()
+    compiled = Compiled()
     plain = Pcvr(PcvrConfig(**SMALL))
-    first = cache.process(plain, plain.build_plan())
-    assert cache.process(plain, plain.build_plan()) is first
+    first = build(plain, compiled).process
+    assert build(plain, compiled).process is first
     shifted = Pcvr(PcvrConfig(**SMALL, pds=True))
-    assert cache.process(shifted, shifted.build_plan()) is not first
+    assert build(shifted, compiled).process is not first
 
 
 def test_settings_that_make_no_sense_are_refused():
@@ -204,9 +203,9 @@ def test_killed_it_goes_on_to_the_same_bits(runs, cache, tmp_path):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert 3 <= ledger.Ledger(out).read().last < 24
     config = PcvrConfig(**SMALL)
-    train.run(Pcvr(config), out, cache=cache)
+    training.run(Pcvr(config), out, compiled=cache)
     expected = contents(runs[0])
     assert contents(out) == expected
     other = dataclasses.replace(config, feature_classes="content=article")
     with pytest.raises(RuntimeError, match="feature_classes"):
-        train.run(Pcvr(other), out)
+        training.run(Pcvr(other), out)

@@ -1,6 +1,5 @@
 """The search from the command's configuration to its files and the runs' reports."""
 
-import contextlib
 import functools
 import json
 import os
@@ -17,9 +16,11 @@ from stackoverflow.task import StackOverflow
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
-from tff_agg.experiment import process_cache, recycled_runs
+from tff_agg.experiment import recycled_runs
+from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.commands import evaluate, train, tune
 from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
 from tff_agg.recycling.tuning import Candidate
@@ -294,7 +295,7 @@ def in_process(command, cache):
     train.define_flags(StackOverflow, values)
     values(command[2:])
     config = flag_fields.read(StackOverflow.Config, values)
-    return train.run(StackOverflow(config), values.out, cache=cache)
+    return training.run(StackOverflow(config), values.out, compiled=cache)
 
 
 @pytest.mark.slow
@@ -317,7 +318,7 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
         examples=20,
     )
     log: list = []
-    with contextlib.closing(process_cache.ProcessCache()) as cache:
+    with Compiled() as cache:
 
         def run_command(command):
             log.append(command)

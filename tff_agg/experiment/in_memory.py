@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_agg import files
-from tff_agg.experiment.process_cache import ProcessCache, first_state
+from tff_agg.experiment.build import Compiled, build, rounds
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
@@ -63,27 +63,9 @@ def recycled(k: int) -> str:
     return f"UTA_inf {k}"
 
 
-def train(task: Task, cache: ProcessCache) -> Models:
+def train(task: Task, compiled: Compiled) -> Models:
     """Yields (round, iterate, aggregate) of a run of which nothing is kept."""
-    from tff_agg import runtime
-    from tff_agg.experiment import cohorts
-    from tff_agg.learning import process as process_lib
-
-    config = task.config
-    plan = config.build_plan(task.releases())
-    members = cohorts.build_sampler(task)
-    plan.check_sampler(members)
-    read = cohorts.reader(task, members)
-    with cache.running(config):
-        process = cache.process(task, plan)
-        state = first_state(process, task)
-        for number in range(config.rounds):
-            clients = read(number)
-            with runtime.balancing_lanes(clients.costs):
-                state = process.next(state, list(clients.data)).state
-            both = (process_lib.iterate(state), process_lib.aggregate(state))
-            iterate, aggregate = (task.named([*map(np.asarray, w)]) for w in both)
-            yield number + 1, iterate, aggregate
+    return rounds(build(task, compiled))
 
 
 def score(task: Task, judging: Judging, models: Models) -> Scored:

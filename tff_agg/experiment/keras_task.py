@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tff_agg.aliases import Json
 from tff_agg.experiment.classifier import ClassifierTask, Examples, Rows
-from tff_agg.experiment.task import Client, Weights
+from tff_agg.experiment.task import Client, UserTask, Weights
 from tff_agg.recycling.outputs import Predictions
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _BATCH = 512
 
 
-class KerasTask(ClassifierTask):
+class KerasTask(ClassifierTask, UserTask):
     """A classifier in Keras, trained by plain gradient descent on each client.
 
     A task of your own says who the users are (`users`), what they have (`examples_of`),
@@ -123,6 +124,14 @@ class KerasTask(ClassifierTask):
         for variable, value in zip(model.trainable_weights, values, strict=True):
             variable.assign(value)
         return model
+
+    def export_texts(self) -> Mapping[str, str]:
+        """Nothing but the model is needed."""
+        return {}
+
+    def export_facts(self) -> Mapping[str, Json]:
+        """The model says all of itself."""
+        return {}
 
     @property
     def classes(self) -> int:

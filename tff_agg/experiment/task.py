@@ -7,24 +7,34 @@ tuning and uncertainty. `docs/your_own_task.md` builds one in about a hundred li
 """
 
 import abc
+import functools
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    Self,
+    runtime_checkable,
+)
 
 import numpy as np
 from absl import flags
 
 from pds import groups as populations
-from tff_agg import privacy
-from tff_agg.aliases import Json, Structure, Weights
-from tff_agg.experiment import config as configs
-from tff_agg.experiment.run import loop
+from tff_agg import fields, privacy
+from tff_agg.aliases import Json, Weights
+from tff_agg.experiment.config import RunConfig, SampleConfig, TrainConfig
 from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge, accuracy_judge
 from tff_agg.recycling.outputs import Examples, Predict
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from tff_agg.learning.per_example import SampleModel
     from tff_agg.learning.process import TrainableModel
 
 # A sample to evaluate on, by group; every example is in one group. What a group's
@@ -57,11 +67,30 @@ class Client(NamedTuple):
         return self.examples if self.cost is None else self.cost
 
 
+class PrivacyFacts(NamedTuple):
+    """What the privacy report has to know of data and model.
+
+    Attributes:
+      releases: What preparing the data has released under differential privacy.
+      shared_users: By evaluation split, how many users of training are in it, too; None
+        where that is not known.
+      not_covered: What about the data no guarantee covers, in words.
+      initial_weights: In words where the weights of round 0 come from; None where a
+        task does not say: the report then names that as well.
+    """
+
+    releases: Sequence[privacy.Release] = ()
+    shared_users: Mapping[str, int] | None = None
+    not_covered: Sequence[str] = ()
+    initial_weights: str | None = None
+
+
 class Task(abc.ABC):
-    """A learning problem, bound to one configuration.
+    """A learning problem, bound to one configuration: data, model, judgement.
 
     A task is made from its configuration and opens its data at once. It imports
-    TensorFlow only where a method says so.
+    TensorFlow or JAX only where a method says so. Inherit from `UserTask` or
+    `ExampleTask`, whichever the unit of privacy is.
 
     Class attributes:
       package: Its folder: `python -m {package}.train` trains it.
@@ -74,19 +103,59 @@ class Task(abc.ABC):
 
     Attributes:
       config: The configuration.
+      data: What `open_data` returned.
     """
 
     package: ClassVar[str]
-    Config: ClassVar[type[configs.RunConfig]]
+    Config: ClassVar[type[RunConfig]]
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     flag_aliases: ClassVar[Mapping[str, str]] = {}
     no_vote: ClassVar[str] = ""
 
     config: Any
+    data: Any
 
-    def __init__(self, config: configs.RunConfig):
-        """Opens the data of a configuration."""
+    def __init__(self, config: RunConfig, data: Any = None):
+        """Binds data to a configuration.
+
+        Args:
+          config: The configuration.
+          data: Its data where they are open already; see `with_config`.
+        """
         self.config = config
+        self.data = self.open_data() if data is None else data
+
+    def open_data(self) -> Any:
+        """Opens the data, as the fields say that the task itself adds to `config`."""
+        return ()
+
+    def with_config(self, config: RunConfig) -> Self:
+        """Returns the task under another configuration.
+
+        The data are opened again only where a field differs that the task itself has
+        added: those of the library say nothing about data.
+
+        Args:
+          config: The other configuration.
+
+        Example:
+          other = task.with_config(dataclasses.replace(task.config, clip_norm=0.3))
+          other.data is task.data  # True
+        """
+        if any(getattr(config, n) != getattr(self.config, n) for n in self._own_fields):
+            return type(self)(config)
+        other = type(self)(config, self.data)
+        # Digests of a million examples take seconds.
+        cached = {k: v for k, v in self.__dict__.items() if k in _DIGESTS}
+        other.__dict__.update(cached)
+        return other
+
+    @property
+    def _own_fields(self) -> set[str]:
+        """The fields that the library's configurations do not have."""
+        library = [c for c in (TrainConfig, SampleConfig) if issubclass(self.Config, c)]
+        known = {n for c in library for n in fields.names(c, *fields.ROLES)}
+        return set(fields.names(self.Config, *fields.ROLES)) - known
 
     # The population and its data.
 
@@ -97,17 +166,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def users(self) -> Sequence[int] | np.ndarray:
-        """Returns the users to train on, as different integers."""
-
-    @abc.abstractmethod
-    def client(self, user: int, group: str, round_number: int) -> Client:
-        """Returns what a user brings to a round, a pure function of its arguments.
-
-        Args:
-          user: One of `users()`.
-          group: The group that the user was drawn from; 'all' without a shift.
-          round_number: The round, from 0.
-        """
+        """Returns whom to train on, as different integers: the units of privacy."""
 
     def shifting_groups(self) -> Sequence[populations.Group]:
         """Returns the two populations that a periodic shift moves between."""
@@ -115,53 +174,15 @@ class Task(abc.ABC):
             f"pds: the task {self.package!r} names no two groups to shift between"
         )
 
-    def shared_users(self) -> Mapping[str, int] | None:
-        """Counts users of training in each evaluation split; None where not known."""
-        return None
-
-    def releases(self) -> Sequence[privacy.Release]:
-        """Returns what preparing the data has released under differential privacy."""
-        return ()
-
-    def not_covered(self) -> Sequence[str]:
-        """Returns what about the data no guarantee covers, for the privacy report."""
-        return ()
+    def privacy_facts(self) -> PrivacyFacts:
+        """Returns what the privacy report has to know; by default that is nothing."""
+        return PrivacyFacts()
 
     # The model.
 
     @abc.abstractmethod
-    def model(self) -> "TrainableModel":
-        """Returns what `build_dp_ftrl_process` trains; imports TensorFlow."""
-
-    @property
-    def group_size(self) -> int:
-        """How many users train side by side, as one client of TFF's.
-
-        One, where a task does not say how they do.
-        """
-        return self.config.group_users or 1
-
-    @abc.abstractmethod
-    def dataset(self, client: Client) -> "tf.data.Dataset":
-        """Returns a client's data as the model trains on them; imports TensorFlow."""
-
-    def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
-        """Returns the data of users who train side by side; imports TensorFlow."""
-        raise ValueError(
-            f"group_users={self.config.group_users}: the task {self.package!r} trains "
-            "users one by one; leave the flag out"
-        )
-
-    @abc.abstractmethod
     def initial_weights(self) -> Weights:
         """Returns the weights of round 0 by name, a function of the seed."""
-
-    def initial_weights_from(self) -> str | None:
-        """Returns in words where these weights come from, for the privacy report.
-
-        None, where a task does not say: the report then names that as well.
-        """
-        return None
 
     @property
     @abc.abstractmethod
@@ -226,20 +247,6 @@ class Task(abc.ABC):
         """
         return accuracy_judge()
 
-    # Models to hand on.
-
-    def to_keras(self, weights: Weights) -> "tf.keras.Model":
-        """Returns a Keras model with these weights; imports TensorFlow."""
-        raise ValueError(f"the task {self.package!r} has no model in Keras' form")
-
-    def export_texts(self) -> Mapping[str, str]:
-        """Returns what a user of an exported model needs, as files by name."""
-        return {}
-
-    def export_facts(self) -> Mapping[str, Json]:
-        """Returns what a user of an exported model has to know, as JSON values."""
-        return {}
-
     # Flags.
 
     @classmethod
@@ -251,36 +258,6 @@ class Task(abc.ABC):
     def with_data(cls, config: Any, values: flags.FlagValues) -> Any:
         """Returns the configuration with its data prepared, as the flags say."""
         return config
-
-    # What trains it: DP-FTRL over users, unless a kind of task says otherwise.
-
-    def build_plan(self) -> privacy.Plan:
-        """Returns the privacy plan of a run."""
-        return self.config.build_plan(self.releases())
-
-    def build_sampler(self) -> privacy.Sampler:
-        """Returns who takes part in which round."""
-        from tff_agg.experiment import cohorts
-
-        return cohorts.build_sampler(self)
-
-    def reader(self, members: Any) -> Callable[..., loop.Cohort]:
-        """Returns the function from a round to its `loop.Cohort`."""
-        from tff_agg.experiment import cohorts
-
-        return cohorts.reader(self, members)
-
-    def build_process(self, plan: privacy.Plan) -> loop.Process:
-        """Returns the process that the training loop drives."""
-        from tff_agg.experiment import process_cache
-
-        return process_cache.build_dp_ftrl(self, plan)
-
-    def first_state(self, process: loop.Process) -> Structure:
-        """Returns the process's state of round 0."""
-        from tff_agg.experiment import process_cache
-
-        return process_cache.first_state(process, self)
 
     # Follows from the rest.
 
@@ -298,6 +275,11 @@ class Task(abc.ABC):
     def num_parameters(self) -> int:
         """How many numbers the model has."""
         return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def population_size(self) -> int:
+        """How many units there are to train on."""
+        return len(self.users())
 
     def population(self) -> Sequence[populations.Group]:
         """Returns the groups that the configuration draws clients from."""
@@ -329,3 +311,99 @@ class Task(abc.ABC):
                 f"{dict(self.shapes)}"
             )
         return {name: weights[name] for name in self.weight_names}
+
+
+class UserTask(Task):
+    """A task whose unit of privacy is a user: trained by DP-FTRL, in TFF."""
+
+    @abc.abstractmethod
+    def client(self, user: int, group: str, round_number: int) -> Client:
+        """Returns what a user brings to a round, a pure function of its arguments.
+
+        Args:
+          user: One of `users()`.
+          group: The group that the user was drawn from; 'all' without a shift.
+          round_number: The round, from 0.
+        """
+
+    @abc.abstractmethod
+    def model(self) -> "TrainableModel":
+        """Returns what `build_dp_ftrl_process` trains; imports TensorFlow."""
+
+    @property
+    def group_size(self) -> int:
+        """How many users train side by side, as one client of TFF's.
+
+        One, where a task does not say how they do.
+        """
+        return self.config.group_users or 1
+
+    @abc.abstractmethod
+    def dataset(self, client: Client) -> "tf.data.Dataset":
+        """Returns a client's data as the model trains on them; imports TensorFlow."""
+
+    def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
+        """Returns the data of users who train side by side; imports TensorFlow."""
+        raise ValueError(
+            f"group_users={self.config.group_users}: the task {self.package!r} trains "
+            "users one by one; leave the flag out"
+        )
+
+
+class ExampleTask(Task):
+    """A task whose unit of privacy is an example: trained by DP-SGD, in JAX."""
+
+    config: SampleConfig
+
+    def __init__(self, config: RunConfig, data: Any = None):
+        """Finds the number of steps where ε and the noise decide it."""
+        super().__init__(config, data)
+        self.config = self.config.for_population(self.population_size)
+
+    @abc.abstractmethod
+    def training_arrays(self) -> Sequence[np.ndarray]:
+        """Returns the training data, examples along the first axis of every array."""
+
+    @abc.abstractmethod
+    def sample_model(self) -> "SampleModel":
+        """Returns the `SampleModel` that is trained; imports JAX."""
+
+    def batch(self, examples: np.ndarray, round_number: int) -> list[np.ndarray]:
+        """Returns what `sample_model` trains on, a pure function of its arguments.
+
+        By default the examples as they are; augmentations are drawn here.
+        """
+        return [array[examples] for array in self.training_arrays()]
+
+    def users(self) -> np.ndarray:
+        """Returns the numbers of the examples."""
+        return np.arange(len(self.training_arrays()[0]))
+
+    @functools.cached_property
+    def example_digests(self) -> np.ndarray:
+        """A digest of every example."""
+        arrays = [np.ascontiguousarray(array) for array in self.training_arrays()]
+        flat = [array.reshape(len(array), -1).view(np.uint8) for array in arrays]
+        found = [
+            hashlib.blake2b(row, digest_size=16).digest()
+            for row in np.concatenate(flat, axis=1)
+        ]
+        return np.frombuffer(b"".join(found), np.uint64).reshape(-1, 2)
+
+
+# What `with_config` takes along.
+_DIGESTS = ("example_digests", "fingerprint")
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """A task whose models can be handed on: what `export` asks for, and only it."""
+
+    def to_keras(self, weights: Weights) -> "tf.keras.Model":
+        """Returns a Keras model with these weights; imports TensorFlow."""
+
+    def export_texts(self) -> Mapping[str, str]:
+        """Returns what a user of an exported model needs, as files by name."""
+
+    def export_facts(self) -> Mapping[str, Json]:
+        """Returns what a user of an exported model has to know, as JSON values."""

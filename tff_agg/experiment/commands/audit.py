@@ -18,8 +18,7 @@ from tff_agg.experiment import canary_audit, progress, runs
 from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
 from tff_agg.experiment.commands import evaluate
 from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.task import Task
+from tff_agg.experiment.task import Task, UserTask
 from tff_agg.privacy import Plan
 
 if TYPE_CHECKING:
@@ -32,11 +31,11 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     What it starts is ended when `stack` is closed.
     """
     from tff_agg.audit import threats
-    from tff_agg.experiment import cohorts, process_cache
+    from tff_agg.experiment.build import Compiled, dp_ftrl
     from tff_agg.learning import process as processes
     from tff_agg.learning import trainers
 
-    if not isinstance(run.config, TrainConfig):
+    if not isinstance(run.task, UserTask):
         raise ValueError(
             f"run: {run.task.package!r} trains by DP-SGD; canaries take part in "
             "DP-FTRL rounds only, so that it cannot be audited"
@@ -44,9 +43,8 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     # The audit's noise is its own: a round may not come twice with the same. Canaries
     # are clients of their own, so that users train one by one.
     config = dataclasses.replace(run.config, insecure_noise_seed=None, group_users=1)
-    task = type(run.task)(config)
-    read = cohorts.reader(task, cohorts.build_sampler(task))
-    cache = stack.enter_context(contextlib.closing(process_cache.ProcessCache()))
+    task = run.task.with_config(config)
+    built = dp_ftrl.FederatedBuild(task, stack.enter_context(Compiled()))
     trainer: Any = task.model()
     if not isinstance(trainer, trainers.LocalTrainer):
         trainer = trainers.trainer_from_model(
@@ -60,17 +58,17 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
             trainer,
             plan=plan,
             server_learning_rate=learning_rate,
-            **process_cache.server_arguments(config),
+            **dp_ftrl.server_arguments(config),
         )
 
     def start(
         process: "tff.learning.templates.LearningProcess", seed: tuple[int, int] | None
     ) -> Structure:
-        state = process_cache.first_state(process, task)
+        state = dp_ftrl.first_state(process, task.initial_weights(), None)
         return state if seed is None else processes.with_noise_seed(state, seed)
 
     return Subject(
-        plan=config.build_plan(task.releases()),
+        plan=built.plan,
         learning_rate=config.server_learning_rate,
         server=threats.ServerStep(
             scale=1.0,
@@ -82,8 +80,8 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
         trainer=trainer,
         build=build,
         start=start,
-        users_of_round=lambda t: read(t).data,
-        running=lambda: cache.running(config),
+        users_of_round=lambda t: built.cohort(t).data,
+        running=built.running,
     )
 
 

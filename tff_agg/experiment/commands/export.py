@@ -17,7 +17,7 @@ from tff_agg.aliases import JsonObject
 from tff_agg.experiment import exported, runs
 from tff_agg.experiment.commands import evaluate
 from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.task import Task
+from tff_agg.experiment.task import Exportable, Task
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import LAST, Method
 
@@ -60,6 +60,9 @@ class ExportConfig:
 def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
     """Exports a model and returns what model.json says of it."""
     run = runs.Run.open(task_class, config.run, config.data)
+    task = run.task
+    if not isinstance(task, Exportable):
+        raise ValueError(f"the task {task_class.package!r} has no model in Keras' form")
     members = run.rounds(config.name)
     load = run.loader(config.name)
     series = methods.Stored(members, load)
@@ -76,16 +79,16 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         "rounds_averaged": [used[0], used[-1], len(used)],
         "rounds_of_run": run.config.rounds,
         "rounds_for_error_bars": newest,
-        "data_fingerprint": run.task.fingerprint,
+        "data_fingerprint": task.fingerprint,
         "guarantee": _guarantee(run),
-        **run.task.export_facts(),
+        **task.export_facts(),
     }
     exported.write(
         config.out,
-        run.task.to_keras(weights),
+        task.to_keras(weights),
         facts,
         [list(load(number).values()) for number in newest],
-        run.task.export_texts(),
+        task.export_texts(),
     )
     return facts
 

@@ -24,31 +24,13 @@ import numpy as np
 
 from tff_agg import digests
 from tff_agg.aliases import Json, JsonObject
+from tff_agg.experiment.build.process import NotChecked
 from tff_agg.runtime import lane_facts
 
 # Calibrated noise and optimised mechanisms differ in their last digits from one build
 # of the numerical libraries to the next; a difference up to this share is none.
 _SAME = 1e-9
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy", "scipy", "jax")
-
-
-@dataclasses.dataclass(frozen=True)
-class NotChecked:
-    """Says that a part of an identity is left out on purpose, and why.
-
-    Attributes:
-      reason: Why it need not, or cannot, be checked; stored with the run.
-
-    Example:
-      >>> NotChecked('the data are made up anew in every process')
-      NotChecked(reason='the data are made up anew in every process')
-    """
-
-    reason: str
-
-    def __post_init__(self):
-        if not isinstance(self.reason, str) or not self.reason.strip():
-            raise ValueError(f"reason must say why, got {self.reason!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ import tree
 from tff_agg import checkpoints
 from tff_agg.aliases import Json, JsonObject, Structure, Weights
 from tff_agg.checkpoints.encoding import Prepared
+from tff_agg.experiment.build.process import Cohort, NotChecked, Process, by_state
 from tff_agg.experiment.run import identity as identities
 from tff_agg.experiment.run import read_ahead
 from tff_agg.experiment.run.ledger import Entry, History, Ledger, ResumeError
@@ -43,30 +44,6 @@ __all__ = [
 _STATES = 2
 
 
-class Output(Protocol):
-    """What a process returns for a round."""
-
-    @property
-    def state(self) -> Structure:
-        """The state after it."""
-
-    @property
-    def metrics(self) -> Structure:
-        """What was measured."""
-
-
-class Process(Protocol):
-    """What the loop drives: of `build_dp_ftrl_process`, or a `DPSGDProcess`."""
-
-    @property
-    def initialize(self) -> Callable[..., Structure]:
-        """Makes the state of round 0."""
-
-    @property
-    def next(self) -> Callable[..., Output]:
-        """Computes a round, from the state before it and a list of clients' data."""
-
-
 class StateParts(Protocol):
     """What finds θ, θ^AGG and the noise in a state."""
 
@@ -81,25 +58,6 @@ class StateParts(Protocol):
     @property
     def without_noise(self) -> Callable[[Any], Structure]:
         """Returns a state whose noise is forgotten."""
-
-
-class Cohort(NamedTuple):
-    """The clients of one round.
-
-    Attributes:
-      client_ids: What to call them in errors; for a client that is a group of users,
-        the list of their names.
-      data: One dataset each; where the unit is an example, the arrays of the batch.
-      digest: A digest of these data, stored with the round; or a `NotChecked`.
-      costs: How much work each is, for lanes of equal length; None if not known.
-      facts: Numbers about the cohort that belong into the round's metrics.
-    """
-
-    client_ids: Sequence[object]
-    data: Sequence[Any]
-    digest: str | identities.NotChecked
-    costs: Sequence[float] | None = None
-    facts: Mapping[str, Json] = {}
 
 
 class Report(NamedTuple):
@@ -211,7 +169,7 @@ def train(
     unreported = done == history.last and done not in history.reported
     if on_round is not None and done > 0 and unreported:
         book.add_reported(done, on_round(_stored_report(history.rounds[done], store)))
-    with read_ahead.ReadAhead(read_ahead.bound(cohort, process), rounds) as clients_of:
+    with read_ahead.ReadAhead(by_state(cohort, process), rounds) as clients_of:
         while done < rounds:
             start = time.monotonic()
             clients = clients_of(done, state)
@@ -370,8 +328,8 @@ def _stored_report(record: Entry, store: checkpoints.CheckpointStore) -> Report:
     return Report(number, record["metrics"], iterate, aggregate, record["seconds"])
 
 
-def _digest_or_reason(digest: str | identities.NotChecked) -> str:
-    if isinstance(digest, identities.NotChecked):
+def _digest_or_reason(digest: str | NotChecked) -> str:
+    if isinstance(digest, NotChecked):
         return f"not checked: {digest.reason}"
     return digest
 

@@ -3,7 +3,7 @@
 import concurrent.futures
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from tff_agg.aliases import Structure
 
@@ -61,14 +61,3 @@ class ReadAhead(Generic[T]):
         """Ends the thread."""
         assert self._thread is not None
         self._thread.shutdown(wait=True, cancel_futures=True)
-
-
-def bound(cohort: Callable[..., T], process: Any) -> Callable[[int, Structure], T]:
-    """Returns the clients of a round by its number and the state before it.
-
-    Where batches are drawn with a secret, the secret is in the state.
-    """
-    seed_of = getattr(process, "sampling_seed", None)
-    if seed_of is None:
-        return lambda number, state: cohort(number)
-    return lambda number, state: cohort(number, seed_of(state))

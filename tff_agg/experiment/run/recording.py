@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tff_agg import privacy
 from tff_agg.aliases import Json, JsonObject
-from tff_agg.experiment import needs
+from tff_agg.experiment.build import needs
 from tff_agg.experiment.run import event_files, loop, tables
 from tff_agg.experiment.task import Scores, Task, Weights
 

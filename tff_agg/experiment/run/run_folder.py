@@ -81,14 +81,15 @@ def write_report(
     rounds_done: int | None,
 ) -> None:
     """Writes the privacy report; `rounds_done` is None while the run is under way."""
+    facts = task.privacy_facts()
     privacy.write_report(
         folder,
         plan,
         rounds_done=rounds_done,
         sampler_checked=True,
-        initial_weights=task.initial_weights_from(),
-        also_not_covered=task.not_covered(),
-        shared_users=task.shared_users(),
+        initial_weights=facts.initial_weights,
+        also_not_covered=facts.not_covered,
+        shared_users=facts.shared_users,
         run={"clients": cohorts.describe(), "data": task.fingerprint[:16]},
         # What searches have entered stays.
         searches=privacy.searches_of(folder),

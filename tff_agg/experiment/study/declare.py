@@ -19,7 +19,7 @@ from tff_agg.experiment.config import RunConfig
 from tff_agg.recycling.methods import LAST, Method
 
 if TYPE_CHECKING:
-    from tff_agg.experiment.process_cache import ProcessCache
+    from tff_agg.experiment.build import Compiled
     from tff_agg.experiment.task import Task
 
 #: Fields of a configuration that a candidate changes, with their values.
@@ -215,7 +215,7 @@ class Train(abc.ABC):
         jobs: Sequence[Job],
         task: "type[Task]",
         out: pathlib.Path,
-        shared: "ProcessCache",
+        shared: "Compiled",
     ) -> Iterator[tuple[Trial, Rows]]:
         """Trains or loads, and yields the scores that are asked for.
 

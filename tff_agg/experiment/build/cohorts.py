@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from pds import sampler, schedule
 from tff_agg import digests
 from tff_agg.aliases import JsonObject
+from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.run import loop
-from tff_agg.experiment.task import Client, Task
+from tff_agg.experiment.task import Client, UserTask
 from tff_agg.learning import grouping
 from tff_agg.runtime import LaneData, disclosure, lane_facts
 
@@ -29,7 +29,7 @@ def build_schedule(config: RunConfig) -> schedule.Schedule | None:
     return _SCHEDULES[config.pds_schedule](config.pds_period) if config.pds else None
 
 
-def build_sampler(task: Task) -> sampler.Sampler:
+def build_sampler(task: UserTask) -> sampler.Sampler:
     """Returns the sampler of a task's configuration: who takes part in which round.
 
     Raises:
@@ -74,8 +74,8 @@ class TaskSource:
       task: The task. Its class and its configuration are what is sent.
     """
 
-    def __init__(self, task: Task):
-        self._task: Task | None = task
+    def __init__(self, task: UserTask):
+        self._task: UserTask | None = task
         self._made_of = type(task), task.config
         self._expected = _data_and_code(task)
 
@@ -96,22 +96,22 @@ class TaskSource:
         return _data(self._task, [self._task.client(*member) for member in members])
 
 
-def _data_and_code(task: Task) -> tuple[str, str]:
+def _data_and_code(task: UserTask) -> tuple[str, str]:
     return task.fingerprint, lane_facts.sources_digest(task.package)
 
 
-def _data(task: Task, clients: Sequence[Client]) -> "tf.data.Dataset":
+def _data(task: UserTask, clients: Sequence[Client]) -> "tf.data.Dataset":
     """Returns what the model trains on: one user's data, or those of a group."""
     return task.dataset(*clients) if task.group_size == 1 else task.group(clients)
 
 
-def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]:
+def reader(task: UserTask, members: sampler.Sampler) -> Callable[[int], Cohort]:
     """Returns the clients of a round with their data, a pure function of the round."""
     first = members.groups[0].name
     # On a cluster lanes read for themselves; what is read here is for the ledger.
     source = TaskSource(task) if task.config.runtime == "ray" else None
 
-    def cohort(round_number: int) -> loop.Cohort:
+    def cohort(round_number: int) -> Cohort:
         chosen = members.sample(round_number)
         keys = [(user, group, round_number) for user, group in chosen]
         clients = [task.client(*key) for key in keys]
@@ -132,7 +132,7 @@ def reader(task: Task, members: sampler.Sampler) -> Callable[[int], loop.Cohort]
         if task.group_size > 1:
             groups = grouping.form_groups(costs, task.group_size)
             ids = [[names[i] for i in group] for group in groups]
-        return loop.Cohort(
+        return Cohort(
             client_ids=ids,
             data=[
                 _data(task, [clients[i] for i in group])

@@ -3,15 +3,14 @@
 import os
 import pathlib
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tree
 
 from tff_agg.checkpoints.retention import Retention
+from tff_agg.experiment.build.base import Build
 from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.run.loop import Process
-from tff_agg.experiment.task import Task
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -53,29 +52,30 @@ class Disk(NamedTuple):
         )
 
 
-def disk(task: Task, process: Process, folder: str | os.PathLike) -> Disk:
-    """Returns what a run of a task will take.
+def disk(build: Build[Any], folder: str | os.PathLike) -> Disk:
+    """Returns what a run will take.
 
     Args:
-      task: Bound to its configuration.
-      process: Its process, for the size of a state.
+      build: The run; where its runtime is set.
       folder: Where the run's folder is or will be.
     """
-    config = task.config
+    config = build.task.config
     return Disk(
         rounds=len(kept_rounds(config)),
         models=1 if config.averager == "last" else 2,
-        model_bytes=4 * task.num_parameters,
-        state_bytes=_state_bytes(task, process),
+        model_bytes=4 * build.task.num_parameters,
+        state_bytes=_state_bytes(build),
         free=shutil.disk_usage(_existing(pathlib.Path(folder))).free,
     )
 
 
-def _state_bytes(task: Task, process: Process) -> int:
+def _state_bytes(build: Build[Any]) -> int:
     """Returns the size of a state, from its type where it has one."""
-    if hasattr(process.initialize, "type_signature"):
-        return bytes_of_type(process.initialize.type_signature.result)
-    return sum(np.asarray(x).nbytes for x in tree.flatten(task.first_state(process)))
+    initialize = build.process.initialize
+    if hasattr(initialize, "type_signature"):
+        return bytes_of_type(initialize.type_signature.result)
+    state = build.initialize(throw_away=True)
+    return sum(np.asarray(leaf).nbytes for leaf in tree.flatten(state))
 
 
 def kept_rounds(config: RunConfig) -> list[int]:

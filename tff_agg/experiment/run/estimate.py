@@ -5,16 +5,15 @@ seed of its own, which is thrown away with the state. Nothing that they compute 
 or kept, only how long they took. The run's own seed is drawn when the run begins.
 """
 
-import contextlib
-import dataclasses
 import pathlib
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tff_agg import privacy
-from tff_agg.experiment import needs, process_cache
-from tff_agg.experiment.run import loop, read_ahead, recording, run_folder
+from tff_agg.experiment.build import Build, Compiled, build, needs
+from tff_agg.experiment.build.process import by_state
+from tff_agg.experiment.run import recording, run_folder
 from tff_agg.experiment.task import Task
 
 
@@ -91,43 +90,35 @@ def estimate(
       sampler.ExhaustedError: The users do not suffice.
     """
     config = task.config
-    plan = task.build_plan()
-    if on_plan is not None:
-        on_plan(plan)
-    members = task.build_sampler()
-    plan.check_sampler(members)
-    history = run_folder.check(pathlib.Path(out), task)
-    done = 0 if history is None else max(history.last, 0)
-    # A known seed is the run's own: rounds that are thrown away get another.
-    throw_away = type(task)(dataclasses.replace(config, insecure_noise_seed=None))
-    with contextlib.ExitStack() as stack:
-        cache = stack.enter_context(contextlib.closing(process_cache.ProcessCache()))
-        stack.enter_context(cache.running(config))
-        process = cache.process(throw_away, plan)
-        first, later = _time_rounds(process, throw_away, members, clock)
-        disk = needs.disk(task, process, out)
-        validation = _time_validation(task, clock) * disk.models
+    with Compiled() as compiled:
+        built = build(task, compiled)
+        if on_plan is not None:
+            on_plan(built.plan)
+        members = built.sampler
+        history = run_folder.check(pathlib.Path(out), task)
+        done = 0 if history is None else max(history.last, 0)
+        with built.running():
+            first, later = _time_rounds(built, clock)
+            disk = needs.disk(built, out)
+            validation = _time_validation(task, clock) * disk.models
     every = config.evaluate_every
     wanted = {*range(every, config.rounds + 1, every), config.rounds}
     left = [number for number in wanted if number > done]
     return Estimate(
-        plan, members, disk, done, first, later, validation, validations=len(left)
+        built.plan, members, disk, done, first, later, validation, len(left)
     )
 
 
-def _time_rounds(
-    process: loop.Process,
-    task: Task,
-    members: privacy.Sampler,
-    clock: Callable[[], float],
-) -> tuple[float, float]:
+def _time_rounds(built: Build[Any], clock: Callable[[], float]) -> tuple[float, float]:
     """Returns the seconds of a first round and of one after it."""
-    state = task.first_state(process)
-    read = read_ahead.bound(task.reader(members), process)
+    # A known seed is the run's own: rounds that are thrown away get another.
+    state = built.initialize(throw_away=True)
+    clients_of = by_state(built.cohort, built.process)
     seconds = []
-    for number in (0, min(1, members.rounds - 1)):
+    for number in (0, min(1, built.plan.rounds - 1)):
         begin = clock()
-        state = process.next(state, list(read(number, state).data)).state
+        clients = clients_of(number, state)
+        state = built.process.next(state, list(clients.data)).state
         seconds.append(clock() - begin)
     return seconds[0], seconds[1]
 
