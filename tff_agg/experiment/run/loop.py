@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tree
@@ -19,7 +19,13 @@ import tree
 from tff_agg import checkpoints
 from tff_agg.aliases import Json, JsonObject, Structure, Weights
 from tff_agg.checkpoints.encoding import Prepared
-from tff_agg.experiment.build.process import Cohort, NotChecked, Process, by_state
+from tff_agg.experiment.build.process import (
+    Cohort,
+    NotChecked,
+    Process,
+    by_state,
+    parts_of_state,
+)
 from tff_agg.experiment.run import identity as identities
 from tff_agg.experiment.run import read_ahead
 from tff_agg.experiment.run.ledger import Entry, History, Ledger, ResumeError
@@ -42,22 +48,6 @@ __all__ = [
 
 # The newest state, and the one before it in case the disk damages the newest.
 _STATES = 2
-
-
-class StateParts(Protocol):
-    """What finds θ, θ^AGG and the noise in a state."""
-
-    @property
-    def iterate(self) -> Callable[[Any], Structure]:
-        """Returns θ."""
-
-    @property
-    def aggregate(self) -> Callable[[Any], Structure]:
-        """Returns θ^AGG."""
-
-    @property
-    def without_noise(self) -> Callable[[Any], Structure]:
-        """Returns a state whose noise is forgotten."""
 
 
 class Report(NamedTuple):
@@ -146,7 +136,7 @@ def train(
     """
     from tff_agg import runtime
 
-    parts = _parts_of_state(process)
+    parts = parts_of_state(process)
     facts = identity.facts(process)
     planned = _planned_rounds(facts, rounds)
     if surroundings is None:
@@ -201,15 +191,6 @@ def train(
                 report = Report(done, metrics, *saving.weights, seconds)
                 book.add_reported(done, on_round(report))
     return state
-
-
-def _parts_of_state(process: Any) -> StateParts:
-    """Returns what finds θ, θ^AGG and the noise in a state of the process."""
-    if hasattr(process, "without_noise"):
-        return process
-    from tff_agg.learning import process as process_lib
-
-    return process_lib
 
 
 def _planned_rounds(facts: Mapping[str, Any], rounds: int) -> int | None:
@@ -267,7 +248,7 @@ def stored_items(
       'iterate' and 'aggregate' by name, and 'state', the arrays of all of it. An array
       that is in several of them is one object.
     """
-    parts = _parts_of_state(process)
+    parts = parts_of_state(process)
     leaves = {id(leaf): np.asarray(leaf) for leaf in tree.flatten(state)}
 
     def as_array(leaf: Any) -> np.ndarray:

@@ -338,7 +338,7 @@ def distinct(lines: Iterable[Line]) -> tuple[Line, ...]:
             dataclasses.replace(line.arm.config, **settings)
             for settings in line.arm.grid
         ]
-        what = [line.row, configs, line.arm.folders, line.use, line.chosen_by]
+        what: list[Any] = [line.row, configs, line.arm.folders, line.use, line.chosen_by]
         what += [line.like, line.changes]
         if what not in seen:
             seen.append(what)

@@ -1,0 +1,126 @@
+"""What trains a task of users: DP-FTRL in TFF."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict
+
+from pds import sampler
+from tff_agg import averaging, privacy
+from tff_agg.aliases import JsonObject, Structure, Weights
+from tff_agg.experiment.build import cohorts
+from tff_agg.experiment.build.base import Build
+from tff_agg.experiment.build.process import Cohort
+from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.task import UserTask
+
+if TYPE_CHECKING:
+    import tensorflow_federated as tff
+
+
+class ClientArguments(TypedDict, total=False):
+    """The arguments of `build_dp_ftrl_process` about the clients' training."""
+
+    client_optimizer: float
+    client_epochs: int
+    grouped: bool
+
+
+class ServerArguments(TypedDict):
+    """The arguments of `build_dp_ftrl_process` about the server's step."""
+
+    averager: averaging.Averager
+    server_momentum: float
+    nesterov: bool
+    step_from: str
+    on_non_finite: str
+
+
+class FederatedBuild(Build[UserTask]):
+    """All that a run of DP-FTRL needs."""
+
+    @functools.cached_property
+    def plan(self) -> privacy.Plan:
+        """The plan of the configuration, with what preparing the data has released."""
+        return self.task.config.build_plan(self.task.privacy_facts().releases)
+
+    @functools.cached_property
+    def unchecked_sampler(self) -> sampler.Sampler:
+        """The sampler of the configuration."""
+        return cohorts.build_sampler(self.task)
+
+    @functools.cached_property
+    def cohort(self) -> Callable[[int], Cohort]:
+        """Returns the clients of a round, a pure function of its number."""
+        self.sampler  # noqa: B018  Checked before anybody is read.
+        return cohorts.reader(self.task, self.unchecked_sampler)
+
+    def build_process(self) -> "tff.learning.templates.LearningProcess":
+        """Builds the TFF process."""
+        from tff_agg.learning import group_work, process, trainers
+
+        config, model = self.task.config, self.task.model()
+        local: ClientArguments = {}
+        if not isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
+            local = {
+                "client_optimizer": config.client_learning_rate,
+                "client_epochs": config.local_epochs,
+                "grouped": self.task.group_size > 1,
+            }
+        return process.build_dp_ftrl_process(
+            model,
+            plan=self.plan,
+            server_learning_rate=config.server_learning_rate,
+            **server_arguments(config),
+            **local,
+        )
+
+    def initialize(self, *, throw_away: bool = False) -> Structure:
+        """Returns the state of round 0."""
+        weights = self.task.initial_weights()
+        return first_state(self.process, weights, self._known_seed(throw_away))
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the block TFF computations run on the configuration's runtime."""
+        return self._compiled.running(self.task.config)
+
+    def model_facts(self) -> JsonObject:
+        """Returns what of the task a run's identity holds."""
+        # Who trains side by side decides the last bits.
+        return super().model_facts() | {"group_size": self.task.group_size}
+
+
+def server_arguments(config: TrainConfig) -> ServerArguments:
+    """Returns how the server of DP-FTRL steps, but for its learning rate."""
+    return {
+        "averager": config.build_averager(),
+        "server_momentum": config.server_momentum,
+        "nesterov": config.nesterov,
+        "step_from": config.step_from,
+        "on_non_finite": config.on_non_finite,
+    }
+
+
+def first_state(
+    process: "tff.learning.templates.LearningProcess",
+    weights: Weights,
+    known_seed: int | None,
+) -> Structure:
+    """Returns the state of round 0.
+
+    Args:
+      process: The process.
+      weights: The weights of round 0, in the order of the process's.
+      known_seed: The noise's; None: a secret one, from the operating system.
+    """
+    import tensorflow_federated as tff
+
+    from tff_agg.learning import process as process_lib
+
+    state = process.initialize()
+    state = process.set_model_weights(
+        state, tff.learning.models.ModelWeights(tuple(weights.values()), ())
+    )
+    if known_seed is not None and "noise" in state.aggregator:
+        state = process_lib.with_noise_seed(state, (known_seed, 0))
+    return state
