@@ -338,8 +338,8 @@ def distinct(lines: Iterable[Line]) -> tuple[Line, ...]:
             dataclasses.replace(line.arm.config, **settings)
             for settings in line.arm.grid
         ]
-        what: list[Any] = [line.row, configs, line.arm.folders, line.use, line.chosen_by]
-        what += [line.like, line.changes]
+        what: list[Any] = [line.row, configs, line.arm.folders, line.use]
+        what += [line.chosen_by, line.like, line.changes]
         if what not in seen:
             seen.append(what)
             kept.append(line)
