@@ -51,12 +51,29 @@ class Data(NamedTuple):
       test: The official test data.
       scale: A feature is its byte times `scale` plus `offset`, per dimension.
       offset: See `scale`.
+      heldout: Training examples that are not trained on, if there are any.
     """
 
     train: Split
     test: Split
     scale: Any
     offset: Any
+    heldout: Split | None = None
+
+    def holding_out(self, count: int) -> "Data":
+        """Returns the data with the first `count` to train on, and the others held out.
+
+        Args:
+          count: How many; 0 or all of them: nothing is held out.
+        """
+        available = len(self.train.labels)
+        if count > available:
+            raise ValueError(f"training_examples={count}: there are {available}")
+        if count in (0, available):
+            return self
+        first = Split(*(array[:count] for array in self.train))
+        others = Split(*(array[count:] for array in self.train))
+        return self._replace(train=first, heldout=others)
 
 
 # What is known of images, whoever's: bytes become numbers around 0.

@@ -51,8 +51,9 @@ class CifarConfig(SampleConfig):
         only_with=("model", ("last_layer",)),
     )  # fmt: skip
     training_examples: int = described(
-        0, "train on so many, the first; 0: all", role="cohort"
-    )
+        0, "train on so many, the first, and validate on the others; 0: train on all, "
+        "and validate on half of the test data", role="cohort",
+    )  # fmt: skip
     shrink: int = described(
         1, "wide_resnet: squares of so many pixels a side become one; 1: as it is",
         at_least=1, only_with=("model", ("wide_resnet",)),
@@ -76,7 +77,8 @@ class CifarConfig(SampleConfig):
 class Cifar(JaxTask):
     """An image is an example; even and odd classes are the shifting populations.
 
-    The official test data are halved: every second image is for validation.
+    Models are validated on the training images that are held out. Where none are, every
+    second official test image is for validation, and no test image any more.
     """
 
     package = "cifar"
@@ -87,32 +89,29 @@ class Cifar(JaxTask):
     def open_data(self) -> Data:
         """Reads the data."""
         config = self.config
-        found = _read(
+        return _read(
             config.dataset,
             config.model,
             config.data_dir,
             config.synthetic,
             config.projected,
             config.shrink,
-        )
-        count = config.training_examples or len(found.train.labels)
-        if count > len(found.train.labels):
-            raise ValueError(
-                f"training_examples={count}: there are {len(found.train.labels)}"
-            )
-        first = data.Split(*(array[:count] for array in found.train))
-        return found._replace(train=first)
+        ).holding_out(config.training_examples)
 
     def training_arrays(self) -> Sequence[np.ndarray]:
         """Returns bytes and labels."""
         return self.data.train
 
     def evaluation_examples(self, split: str) -> Mapping[str, Examples]:
-        """Returns every second image of the official test data."""
-        first = 0 if split == "heldout" else 1
-        features, labels = (array[first::2] for array in self.data.test)
-        found = groups.by_label_parity(labels)
-        return {g.name: (features[g.users], labels[g.users]) for g in found}
+        """Returns what is held out and all test data; or halves of the latter."""
+        if self.data.heldout is not None:
+            found = self.data.heldout if split == "heldout" else self.data.test
+            features, labels = found
+        else:
+            first = 0 if split == "heldout" else 1
+            features, labels = (array[first::2] for array in self.data.test)
+        parities = groups.by_label_parity(labels)
+        return {g.name: (features[g.users], labels[g.users]) for g in parities}
 
     def shifting_groups(self) -> Sequence[groups.Group]:
         """Returns the images of even and of odd classes."""
