@@ -85,6 +85,44 @@ def seed_in(backend: Backend, seed: Seed) -> Array:
     return backend.constant(_words(seed).view(np.int64), np.int64)
 
 
+def fresh_seed_in(backend: Backend, words: int = 2) -> Array:
+    """Returns a secret of the operating system as a leaf of a library.
+
+    In a graph of TensorFlow it is drawn anew at every run of the graph.
+    """
+    if backend.name != "tf":
+        return seed_in(backend, fresh_seed(words))
+    if words == 2:
+        return _tf_fresh_seed()
+    tf = sys.modules["tensorflow"]
+    seed = tf.numpy_function(fresh_seed, [words], tf.int64, stateful=True)
+    return tf.ensure_shape(seed, [words])
+
+
+# TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
+# seeded with 32 bits: few enough to try them all. The noise must be hidden better.
+_ENTROPY_FILE = "/dev/urandom"
+_ENTROPY_LINES = 8  # lines of 256 bytes on average
+
+
+def _tf_fresh_seed() -> Array:
+    """Returns two secret int64, by operations that run anywhere.
+
+    Lines of the system's random device are hashed to two words: eight lines carry
+    thousands of random bits, more than enough.
+    """
+    tf = sys.modules["tensorflow"]
+    lines = tf.data.TextLineDataset(_ENTROPY_FILE).take(_ENTROPY_LINES)
+    text = lines.reduce(tf.constant(""), lambda read, line: read + line)
+    words = []
+    for key in ([0x5EED, 1], [0x5EED, 2]):
+        # Buckets number below 2**63; the top bit is a hash's low one.
+        low = tf.strings.to_hash_bucket_strong(text, 2**63 - 1, key)
+        top = tf.strings.to_hash_bucket_strong(text, 2, [key[0], key[1] + 2])
+        words.append(tf.where(tf.equal(top, 1), -low - 1, low))
+    return tf.stack(words)
+
+
 _WANTED = "two integers of 64 bits, or four for AES-256"
 
 

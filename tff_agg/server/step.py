@@ -1,0 +1,220 @@
+"""The server's step: from a round's mean to new weights, and on to their average.
+
+With g the noisy mean, m the momentum and θ the weights,
+
+  m ← decay · m + g
+  direction ← m, with Nesterov decay · m + g
+  θ_{t+1} ← θ^AGG_t − learning rate · direction (`step_from='aggregate'`, as in
+    Algorithm 1 of the paper) or θ_t − learning rate · direction (`'iterate'`: only the
+    update is computed at the aggregate)
+  θ^AGG_{t+1} ← averager.next(…, θ_{t+1})
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+
+from tff_agg import averaging, backends, structure
+from tff_agg.aliases import Json, JsonObject, Scalar, Structure
+from tff_agg.structure import Form
+
+STEP_FROM_CHOICES = ("aggregate", "iterate")
+
+
+class Optimiser(NamedTuple):
+    """From the rounds' means to the directions of the server's steps.
+
+    Attributes:
+      init: `init(θ_0) -> state`.
+      next: `next(state, mean, round) -> (state, direction)`, the learning rate left
+        out. `round` counts from 0.
+      linear: Whether directions are linear in the means, as they are with momentum.
+      parameters: What identifies it, as JSON values.
+    """
+
+    init: Callable[[Structure], Structure]
+    next: Callable[[Structure, Structure, Scalar], tuple[Structure, Structure]]
+    linear: bool
+    parameters: Mapping[str, Json]
+
+
+def momentum(decay: float = 0.0, nesterov: bool = False) -> Optimiser:
+    """Returns gradient descent with momentum; plain with a decay of 0.
+
+    Args:
+      decay: What is left of the momentum after a round, in [0, 1).
+      nesterov: Whether the step looks ahead along the momentum.
+
+    Example:
+      >>> optimiser = momentum(0.5)
+      >>> state, direction = optimiser.next(np.ones(1), np.ones(1), 0)
+      >>> direction
+      array([1.5])
+    """
+    if not 0 <= decay < 1:
+        raise ValueError(f"momentum must be in [0, 1), got {decay!r}")
+    if nesterov and not decay:
+        raise ValueError("nesterov=True needs a momentum above 0, got 0")
+
+    def init(theta: Structure) -> Structure:
+        zeros = backends.of(theta).zeros
+        return structure.map_leaves(zeros, theta) if decay else ()
+
+    def rolled(old: Structure, new: Structure) -> Structure:
+        return backends.combine(backends.of(new), [(float(decay), old), (1.0, new)])
+
+    def next_(
+        buffer: Structure, mean: Structure, round: Scalar
+    ) -> tuple[Structure, Structure]:
+        if not decay:
+            return (), mean
+        buffer = rolled(buffer, mean)
+        return buffer, rolled(buffer, mean) if nesterov else buffer
+
+    return Optimiser(init, next_, True, {"momentum": decay, "nesterov": nesterov})
+
+
+class State(TypedDict):
+    """What the server's step carries from round to round.
+
+    Attributes:
+      averager: The averager's state.
+      iterate: θ_t.
+      optimiser: The optimiser's state.
+    """
+
+    averager: Any
+    iterate: Structure
+    optimiser: Structure
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ServerStep:
+    """The step, as two functions over structures: `init` and `next`.
+
+    Attributes:
+      optimiser: From means to directions.
+      averager: The aggregation of checkpoints in training.
+      learning_rate: The server's learning rate.
+      step_from: Where a step starts: 'aggregate' or 'iterate'.
+
+    Example:
+      >>> step = server_step(averager=averaging.uta(2), learning_rate=0.5)
+      >>> state = step.init(np.zeros(1))
+      >>> state, aggregate = step.next(state, np.zeros(1), np.ones(1), round=0)
+      >>> state['iterate'], aggregate
+      (array([-0.5]), array([-0.25]))
+    """
+
+    optimiser: Optimiser
+    averager: averaging.Averager
+    learning_rate: float
+    step_from: str
+
+    def init(self, theta: Structure) -> State:
+        """Returns the state before the first round, from θ_0."""
+        return {
+            "averager": self.averager.init(theta),
+            "iterate": theta,
+            "optimiser": self.optimiser.init(theta),
+        }
+
+    def next(
+        self, state: State, aggregate: Form, mean: Form, round: Scalar
+    ) -> tuple[State, Form]:
+        """Takes the step of a round.
+
+        Args:
+          state: The state before.
+          aggregate: θ^AGG_t, where the mean's updates were computed.
+          mean: The round's (noisy) mean.
+          round: t, as the noisy mean's state has it before the round.
+
+        Returns:
+          The state after, and θ^AGG_{t+1}.
+        """
+        optimiser, direction = self.optimiser.next(state["optimiser"], mean, round)
+        origin = aggregate if self.step_from == "aggregate" else state["iterate"]
+        terms = [(1.0, origin), (-float(self.learning_rate), direction)]
+        iterate = backends.combine(backends.of(origin), terms)
+        averager, aggregate = self.averager.next(state["averager"], iterate)
+        after: State = {
+            "averager": averager,
+            "iterate": iterate,
+            "optimiser": optimiser,
+        }
+        return after, aggregate
+
+    def run(self, start: np.ndarray, means: np.ndarray) -> np.ndarray:
+        """Returns the checkpoints θ_0, θ_1, … that the rounds' means lead to.
+
+        Args:
+          start: θ_0.
+          means: [rounds, …].
+
+        Example:
+          >>> step = server_step(learning_rate=0.5)
+          >>> step.run(np.zeros(1), np.ones((2, 1))).ravel().tolist()
+          [0.0, -0.5, -1.0]
+        """
+        aggregate = np.asarray(start, float)
+        state, found = self.init(aggregate), [aggregate]
+        for t, mean in enumerate(np.asarray(means, float)):
+            state, aggregate = self.next(state, aggregate, mean, t)
+            found.append(state["iterate"])
+        return np.stack(found)
+
+    def response(self, rounds: int) -> np.ndarray:
+        """Returns [rounds + 1, rounds]: the share of each mean in each checkpoint.
+
+        Raises:
+          ValueError: The optimiser is not linear: there are no such shares.
+        """
+        if not self.optimiser.linear:
+            raise ValueError(
+                f"optimiser {dict(self.optimiser.parameters)} is not linear: what a "
+                "round adds depends on the other rounds"
+            )
+        return self.run(np.zeros(rounds), np.eye(rounds))
+
+    def to_json(self) -> JsonObject:
+        """Returns what identifies the step, its averager left out, as JSON values."""
+        return {
+            "learning_rate": self.learning_rate,
+            **self.optimiser.parameters,
+            "step_from": self.step_from,
+        }
+
+
+def server_step(
+    optimiser: Optimiser | None = None,
+    averager: averaging.Averager | None = None,
+    *,
+    learning_rate: float = 1.0,
+    step_from: str = "aggregate",
+) -> ServerStep:
+    """Returns the server's step, its arguments checked.
+
+    Args:
+      optimiser: By default `momentum(0.0)`, plain gradient descent.
+      averager: By default `averaging.last()`, plain training.
+      learning_rate: A positive number.
+      step_from: 'aggregate' or 'iterate'.
+
+    Example:
+      step = server_step(momentum(0.9), averaging.uta(3), learning_rate=0.5)
+    """
+    if not 0 < learning_rate < math.inf:
+        raise ValueError(
+            f"learning_rate must be positive and finite, got {learning_rate!r}"
+        )
+    if step_from not in STEP_FROM_CHOICES:
+        raise ValueError(
+            f"step_from must be one of {STEP_FROM_CHOICES}, got {step_from!r}"
+        )
+    return ServerStep(
+        optimiser or momentum(), averager or averaging.last(), learning_rate, step_from
+    )
