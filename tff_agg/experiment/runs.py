@@ -37,7 +37,11 @@ class Run:
 
     @classmethod
     def open(
-        cls, task_class: type[Task], folder: str | os.PathLike, data: str | None = None
+        cls,
+        task_class: type[Task],
+        folder: str | os.PathLike,
+        data: str | None = None,
+        bind: Callable[[Any], Task] | None = None,
     ) -> "Run":
         """Opens a run.
 
@@ -45,6 +49,8 @@ class Run:
           task_class: The task that was trained.
           folder: The run's folder.
           data: Where the data are, if they are not where the run found them.
+          bind: Returns the task under a configuration, where the data are open already;
+            by default they are opened.
         """
         folder = pathlib.Path(folder)
         saved = run_folder.saved_config(folder)
@@ -57,7 +63,7 @@ class Run:
                 )
             moved: dict[str, Any] = {field: data}
             config = dataclasses.replace(config, **moved)
-        task = task_class(config)
+        task = (bind or task_class)(config)
         # Runs of before the experiment layer wrote 'store_fingerprint'.
         known = saved.get("data_fingerprint", saved.get("store_fingerprint"))
         if known is not None and known != task.fingerprint:

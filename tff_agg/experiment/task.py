@@ -142,13 +142,20 @@ class Task(abc.ABC):
           other = task.with_config(dataclasses.replace(task.config, clip_norm=0.3))
           other.data is task.data  # True
         """
-        if any(getattr(config, n) != getattr(self.config, n) for n in self._own_fields):
+        if not self.has_data_of(config):
             return type(self)(config)
         other = type(self)(config, self.data)
         # Digests of a million examples take seconds.
         cached = {k: v for k, v in self.__dict__.items() if k in _DIGESTS}
         other.__dict__.update(cached)
         return other
+
+    def has_data_of(self, config: RunConfig) -> bool:
+        """Returns whether another configuration names the very data of this task."""
+        return all(
+            getattr(config, name) == getattr(self.config, name)
+            for name in self._own_fields
+        )
 
     @property
     def _own_fields(self) -> set[str]:

@@ -1,8 +1,8 @@
-"""Compiled training processes that several runs share.
+"""What several runs share: compiled training processes, and data that are open.
 
 Building and compiling a TFF process takes seconds. Runs that differ only in their
 seeds, their clients or in what they save can use the same one: the seeds are put into
-the state, not into the computation.
+the state, not into the computation. Opening data and digesting them takes as long.
 """
 
 import contextlib
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tff_agg.experiment.build.base import Build
 from tff_agg.experiment.build.process import Process
-from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.config import RunConfig, TrainConfig
+from tff_agg.experiment.task import Task
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Compiled:
-    """Keeps processes and the runtimes that have compiled them.
+    """Keeps processes, the runtimes that have compiled them, and data.
 
     Args:
       on_client: Called with a `ClientRun` for each client, where the runtime can tell.
@@ -35,8 +36,20 @@ class Compiled:
     def __init__(self, on_client: Callable[["ClientRun"], None] | None = None) -> None:
         """Starts empty."""
         self._on_client = on_client
+        self._tasks: list[Task] = []
         self._processes: dict[Hashable, Process] = {}
         self._contexts: dict[Hashable, tff.framework.SyncContext] = {}
+
+    def task(self, task_class: type[Task], config: RunConfig) -> Task:
+        """Returns a task under a configuration; the same data are opened once."""
+        for known in self._tasks:
+            if type(known) is task_class and known.has_data_of(config):
+                return known.with_config(config)
+        opened = task_class(config)
+        # Digested before it is copied, so that the copies have it, too.
+        opened.fingerprint  # noqa: B018
+        self._tasks.append(opened)
+        return opened
 
     def process(self, build: Build[Any]) -> Process:
         """Returns the process of a build, built at most once."""
@@ -74,6 +87,7 @@ class Compiled:
                 close()
         self._contexts.clear()
         self._processes.clear()
+        self._tasks.clear()
 
     def __enter__(self) -> Self:
         """Returns itself, to be closed at the end of the block."""

@@ -195,9 +195,18 @@ class Train(abc.ABC):
 
     Attributes:
       together: Whether trials that are `near` are one job.
+      keeps: Whether a run can be asked again without being trained again. Otherwise a
+        search asks at once all that might be needed.
     """
 
     together = False
+    keeps = False
+
+    def folder(
+        self, trial: Trial, task: "Task", out: pathlib.Path
+    ) -> pathlib.Path | None:
+        """Returns a trial's run folder, there or not; None: nothing of it is saved."""
+        return None
 
     @abc.abstractmethod
     def run(self, trial: Trial, task: "Task", out: pathlib.Path) -> str | None:
@@ -313,7 +322,10 @@ class Study:
     def trials(
         self, line: Line, settings: Settings, seeds: Sequence[int]
     ) -> list[Trial]:
-        """Returns a candidate of a line with each seed."""
+        """Returns a candidate of a line with each seed.
+
+        None of them looks at the test data: that is asked of what is chosen, once.
+        """
         arm = line.arm
         if arm.folders:
             return [
@@ -322,7 +334,9 @@ class Study:
             ]
         return [
             Trial(
-                dataclasses.replace(arm.config, **settings, **self.seeding(seed)),
+                dataclasses.replace(
+                    arm.config, **settings, **self.seeding(seed), test_examples=0
+                ),
                 None, line.row, arm.name, settings, seed,
             )
             for seed in seeds

@@ -1,15 +1,34 @@
 """What a study has come to: chosen lines, their values seed by seed, their curves."""
 
+import copy
+import csv
+import io
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from tff_agg import files
 from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.study.declare import Chosen, Line, Settings, Study
+from tff_agg.experiment.study.declare import (
+    Chosen,
+    Line,
+    Settings,
+    Study,
+    Trial,
+    Use,
+    in_words,
+)
 from tff_agg.recycling.metrics import Metric
 
 if TYPE_CHECKING:
     import polars
+
+    from tff_agg.experiment.study.choices import Choices
+    from tff_agg.experiment.study.standing import Standing
+
+#: Labels of a run.
+LABELS = ("row", "arm", "settings", "seed")
 
 
 class Curve(NamedTuple):
@@ -41,59 +60,209 @@ class Results:
     chosen: Mapping[Line, Chosen]
     seeds: tuple[int, ...]
 
+    def __init__(self, standing: "Standing", choices: "Choices"):
+        """Made by `search.perform` and `search.results`."""
+        self._standing, self._asked = standing, choices.asked
+        self.study, self.out = standing.study, standing.out
+        self.chosen = choices.chosen
+        self.lines = tuple(self.chosen)
+        study = self.study
+        every = study.seeds if study.final else study.search_seeds or study.seeds
+        self._split = study.final or "heldout"
+        self.seeds = tuple(seed for seed in every if self._is_whole(seed))
+
     def line(self, row: str, name: str) -> Line:
         """Returns the line of a row and name."""
-        raise NotImplementedError
+        return self.study.line(row, name)
 
     def rows(self) -> dict[str, list[Line]]:
         """Returns the lines by their row, in order."""
-        raise NotImplementedError
+        found: dict[str, list[Line]] = {}
+        for line in self.lines:
+            found.setdefault(line.row, []).append(line)
+        return found
 
     def values(
         self, line: Line, metric: Metric | str | None = None, split: str | None = None
     ) -> list[float]:
         """Returns a value for each seed, the mean over the study's rounds.
 
+        None where there is no value of a seed: a method may lack metrics.
+
         Args:
           line: A chosen line.
           metric: Of which metric; the task's first if not given.
           split: On which data; the study's `final` if not given.
         """
-        raise NotImplementedError
+        settings, method, _ = self.chosen[line]
+        found = []
+        for trial in self._trials(line, settings):
+            values = self._standing.values(
+                trial, line.use.series, method, split or self._split, self._name(metric)
+            )
+            if values is None:
+                return []
+            found.append(fmean(values))
+        return found
 
     def curve(
         self, line: Line, split: str = "heldout", metric: Metric | str | None = None
     ) -> Curve:
         """Returns all scores of a chosen line over rounds, seed by seed."""
-        raise NotImplementedError
+        settings, method, _ = self.chosen[line]
+        examples = self.study.examples[split]
+        by_seed: list[dict[int, float]] = []
+        scores = self._standing.scores
+        for trial in self._trials(line, settings):
+            name = self._standing.name(trial)
+            of = (line.use.series, str(method), split, examples)
+            found: dict[int, float] = {}
+            for key in scores.keys(name) if name is not None else ():
+                if (key.series, key.method, key.split, key.examples) == of:
+                    values = scores.values(name or "", key) or {}
+                    if self._name(metric) in values:
+                        found[key.round] = values[self._name(metric)]
+            by_seed.append(found)
+        common = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
+        return Curve(common, [[found[n] for n in common] for found in by_seed])
 
     def candidates(
         self, line: Line, metric: Metric | str | None = None
     ) -> list[tuple[Settings, str, list[float]]]:
-        """Returns (settings, method, value by seed on validation data) of a choice."""
-        raise NotImplementedError
+        """Returns (settings, method, value by seed on validation data) of a choice.
+
+        Candidates that have failed are left out.
+        """
+        found = []
+        use = line.chosen_by or line.use
+        for settings in self._settings(line):
+            for method in use.methods:
+                values = self._standing.validations(
+                    line, settings, method, use.series, self._name(metric)
+                )
+                if values is not None:
+                    means = [fmean(of_seed) for of_seed in values]
+                    found.append((settings, str(method), means))
+        return found
 
     def best(self, lines: Iterable[Line] | None = None) -> Line:
-        """Returns the line that is best on validation data."""
-        raise NotImplementedError
+        """Returns the line that is best on validation data; of equals the first."""
+        metric = self.study.task.metrics[0]
+        best: Line | None = None
+        for line in self.lines if lines is None else lines:
+            value = self.chosen[line].validation
+            if value is None:
+                raise ValueError(
+                    f"line {line.key}: nothing was chosen for it, so that it has no "
+                    "value on validation data"
+                )
+            least = None if best is None else self.chosen[best].validation
+            if least is None or metric.better(value, least):
+                best = line
+        if best is None:
+            raise ValueError("lines=(): there is none that could be best")
+        return best
 
     def only(self, lines: Iterable[Line]) -> "Results":
         """Returns the results of some lines, in that order."""
-        raise NotImplementedError
+        fewer = copy.copy(self)
+        fewer.chosen = {line: self.chosen[line] for line in lines}
+        fewer.lines = tuple(fewer.chosen)
+        return fewer
 
     def config(self, line: Line, seed: int = 0) -> RunConfig:
         """Returns the configuration of a chosen line's run."""
-        raise NotImplementedError
+        (trial, *_) = self.study.trials(line, self.chosen[line].settings, [seed])
+        return self._standing.task(trial).config
 
     def folders(self, line: Line) -> list[pathlib.Path]:
         """Returns the run folders of a chosen line; none of runs in memory."""
-        raise NotImplementedError
+        trials = self._trials(line, self.chosen[line].settings)
+        found = map(self._standing.folder, trials)
+        return [folder for folder in found if folder is not None]
 
     def looks(self, line: Line) -> int:
         """Counts the settings and methods of a line that were ever tested."""
-        raise NotImplementedError
+        final = self.study.final
+        return sum(
+            any(
+                self._standing.is_known(trial, Use((method,), line.use.series), final)
+                for trial in self.study.trials(line, settings, self.study.seeds)
+            )
+            for settings in self._settings(line)
+            for method in line.use.methods
+            if final is not None
+        )
 
     @property
     def frame(self) -> "polars.DataFrame":
-        """All scores of the study, joined with the labels of its lines."""
-        raise NotImplementedError
+        """All scores of the study, joined with the labels of its runs."""
+        import polars
+
+        types = dict.fromkeys(("run", *LABELS), polars.String)
+        labels = polars.DataFrame(
+            self._labels(), schema=types | {"seed": polars.Int64}, orient="row"
+        )
+        scores = self._standing.scores.frame(labels["run"].to_list())
+        return labels.join(scores, on="run", maintain_order="left_right").drop("run")
+
+    def write(self) -> None:
+        """Writes what a notebook reads: trials.csv, choices.csv and scores.csv.
+
+        The first names the run of every trial, the second what was chosen for every
+        line; the third has all scores with the labels of their runs.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        _write(self.out / "trials.csv", ("run", *LABELS), self._labels())
+        header = ("row", "line", "arm", "settings", "series", "method", "validation")
+        rows: list[list[object]] = []
+        for line, (settings, method, value) in self.chosen.items():
+            labels = [line.row, line.name, line.arm.name, in_words(settings)]
+            shown = "" if value is None else value
+            rows.append([*labels, line.use.series, method, shown, line.note])
+        _write(self.out / "choices.csv", (*header, "note"), rows)
+        files.write_text(self.out / "scores.csv", self.frame.write_csv())
+
+    def _labels(self) -> list[tuple[str, str, str, str, int]]:
+        """Returns (run, row, arm, settings, seed) of all trials that have been run."""
+        trials = [trial for trial, _ in self._asked]
+        for line, chosen in self.chosen.items():
+            trials += [t for t, _ in self._standing.final_questions(line, chosen)]
+        found = []
+        for trial in trials:
+            if (name := self._standing.name(trial)) is not None:
+                words = in_words(trial.settings)
+                found.append((name, trial.row, trial.arm, words, trial.seed))
+        return list(dict.fromkeys(found))
+
+    def _is_whole(self, seed: int) -> bool:
+        """Returns whether every line of a trained arm has its value for a seed."""
+        return all(
+            self._standing.is_known(
+                trial, Use((chosen.method,), line.use.series), self._split
+            )
+            for line, chosen in self.chosen.items()
+            if not line.arm.folders
+            for trial in self.study.trials(line, chosen.settings, [seed])
+        )
+
+    def _trials(self, line: Line, settings: Settings) -> list[Trial]:
+        return self.study.trials(line, settings, self.seeds)
+
+    def _settings(self, line: Line) -> Sequence[Settings]:
+        if line.like is not None:
+            return [self.chosen[line].settings]
+        return line.arm.grid
+
+    def _name(self, metric: Metric | str | None) -> str:
+        if isinstance(metric, str):
+            return metric
+        return (metric or self.study.task.metrics[0]).name
+
+
+def _write(
+    path: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[object]]
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    files.write_text(path, text.getvalue())

@@ -1,10 +1,35 @@
-"""Performs a study: search jobs, choices, test jobs."""
+"""Performs a study: search, choices, tests; and says what one has come to.
 
+Whatever is done follows from questions to trials that no score answers yet. So a study
+that was stopped goes on where it stood, and one that is done trains nothing.
+"""
+
+import contextlib
+import dataclasses
+import functools
 import os
-from collections.abc import Callable
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
-from tff_agg.experiment.study.declare import Job, Study
+from tff_agg import fields
+from tff_agg.experiment.build import Compiled
+from tff_agg.experiment.config import RunConfig, TrainConfig
+from tff_agg.experiment.study import cost, progress
+from tff_agg.experiment.study.choices import Asked, choices
+from tff_agg.experiment.study.declare import Job, Study, Train, Trial, in_words
 from tff_agg.experiment.study.results import Results
+from tff_agg.experiment.study.scores import Scores
+from tff_agg.experiment.study.standing import Standing
+from tff_agg.experiment.task import Task
+from tff_agg.recycling.methods import Method, Progress
+from tff_agg.runtime.spread import spread
+
+_Jobs = tuple[Job, ...]
+
+
+class TrialsFailedError(RuntimeError):
+    """Trials of a search have failed, and nothing was chosen yet."""
 
 
 def perform(
@@ -13,7 +38,7 @@ def perform(
     *,
     processes: int = 1,
     address: str | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Results:
     """Trains or loads only what a question still needs; chooses; tests once.
 
@@ -21,17 +46,231 @@ def perform(
       study: What to do.
       out: The study's folder.
       processes: How many jobs run side by side on this machine.
-      address: A Ray cluster to run them on instead.
-      on_progress: Called with a stage's name, the jobs done and the jobs in all.
+      address: A Ray cluster to run them on instead, which sees the same storage.
+      on_progress: Called with a stage's name, the jobs done and the jobs in all; in
+        one process also with the steps of each run.
+
+    Returns:
+      The results, which are also written: see `Results.write`.
+
+    Raises:
+      TrialsFailedError: Trials of the search failed for the first time. The test data
+        were not looked at. Another call tries them again, and comes to an end without
+        those that fail twice.
+      Exception: What a job on test data has raised, after the others are done.
     """
-    raise NotImplementedError
+    if address is not None:
+        study, out = _anywhere(study), os.path.abspath(out)
+    with _sharing() as shared, progress.telling(on_progress):
+        standing = Standing(study, out, shared)
+        work = functools.partial(_work, standing, processes, address)
+        while asked := _open(standing, (decided := choices(standing)).asked):
+            work("search", asked, searching=True)
+        finals = [
+            asked
+            for line, chosen in decided.chosen.items()
+            for asked in standing.final_questions(line, chosen)
+        ]
+        if finals:
+            work(str(study.final), finals, searching=False)
+        found = Results(standing, decided)
+        found.write()
+        return found
 
 
 def results(study: Study, out: str | os.PathLike) -> Results:
     """Returns what is there already; trains nothing."""
-    raise NotImplementedError
+    standing = Standing(study, out, Compiled())
+    return Results(standing, choices(standing))
 
 
 def plan(study: Study, out: str | os.PathLike) -> list[Job]:
     """Returns what would be done, as far as it is known before choices are made."""
-    raise NotImplementedError
+    standing = Standing(study, out, Compiled())
+    decided = choices(standing)
+    asked = _open(standing, decided.asked)
+    for line, chosen in decided.chosen.items():
+        asked += standing.final_questions(line, chosen)
+    return standing.jobs(asked)
+
+
+def _open(standing: Standing, asked: Asked) -> Asked:
+    """Returns the questions of a search that have no answer, and may still get one."""
+    left = {job.trial for job in standing.jobs(asked)}
+    return [
+        (trial, questions)
+        for trial, questions in asked
+        if trial in left and not standing.is_given_up(trial)
+    ]
+
+
+def _work(
+    standing: Standing,
+    processes: int,
+    address: str | None,
+    stage: str,
+    asked: Asked,
+    *,
+    searching: bool,
+) -> None:
+    """Does what is left of a stage."""
+    study = standing.study
+    jobs = standing.jobs(asked)
+    total = len({trial for trial, _ in asked})
+    done = total - len(jobs)
+    progress.tell(stage, done, total)
+    items = _items(study, jobs)
+    errors: dict[Trial, Exception] = {}
+    side_by_side = processes > 1 or address is not None
+    set_up = _set_up(jobs, side_by_side=side_by_side)
+    if not side_by_side:
+        set_up()
+    job = functools.partial(_score, study.train, study.task, standing.out)
+    ended_jobs = spread(
+        job,
+        items,
+        processes=processes,
+        address=address,
+        near=None if address else lambda item: study.near(item[0].trial),
+        set_up=set_up if side_by_side else None,
+    )
+    with contextlib.closing(ended_jobs):
+        for ended in ended_jobs:
+            trials = [job.trial for job in items[ended.position]]
+            if ended.error is not None:
+                errors |= dict.fromkeys(trials, ended.error)
+                if searching:
+                    for trial in trials:
+                        standing.note_failure(trial, ended.error)
+            if searching:
+                _book(standing, asked, set(trials))
+            done += len(trials)
+            progress.tell(stage, done, total)
+    standing.scores.refresh()
+    if not errors:
+        return
+    first = next(iter(errors.values()))
+    if not searching or any(trial.folder for trial in errors):
+        raise first
+    again = [trial for trial in errors if not standing.is_given_up(trial)]
+    if again:
+        names = "; ".join(map(str, again))
+        raise TrialsFailedError(
+            f"Trials that failed: {names}. The test data were not looked at. Run the "
+            "same command again: it comes to an end without a trial that fails twice. "
+            f"The first failed of {type(first).__name__}: {first}"
+        ) from first
+
+
+def _items(study: Study, jobs: Sequence[Job]) -> list[_Jobs]:
+    """Returns what is worked on in one go."""
+    if not study.train.together:
+        return [(job,) for job in jobs]
+    near: dict[object, list[Job]] = {}
+    for job in jobs:
+        near.setdefault(study.near(job.trial), []).append(job)
+    return [tuple(together) for together in near.values()]
+
+
+# What jobs in this process share.
+_shared: Compiled | None = None
+
+
+@contextlib.contextmanager
+def _sharing() -> Iterator[Compiled]:
+    """Lets the jobs of this process share what is compiled, inside the block."""
+    global _shared
+    before = _shared
+    try:
+        with Compiled() as _shared:
+            yield _shared
+    finally:
+        _shared = before
+
+
+def _score(train: Train, task: type[Task], out: pathlib.Path, jobs: _Jobs) -> None:
+    """Answers the questions of a job, in whichever process, and writes the scores."""
+    global _shared
+    if _shared is None:
+        _shared = Compiled()
+    scores = Scores(out)
+    for trial, rows in train.answer(jobs, task, out, _shared):
+        name = train.run(trial, _shared.task(task, trial.config), out)
+        if name is None:
+            raise RuntimeError(f"{trial}: was trained, but there is no run of it")
+        scores.add(name, rows)
+
+
+def _set_up(jobs: Iterable[Job], *, side_by_side: bool) -> Callable[[], None]:
+    """Returns what a process does before it imports TensorFlow.
+
+    Runs side by side have as many operations at a time as they have lanes, and leave
+    the other cores to each other.
+    """
+    configs = [job.trial.config for job in jobs]
+    lanes = [c.lanes for c in configs if isinstance(c, TrainConfig)]
+    known = [number for number in lanes if number is not None]
+    inter_op = max(known) if side_by_side and known and None not in lanes else None
+    return functools.partial(_set_up_tensorflow, bool(lanes), inter_op)
+
+
+def _set_up_tensorflow(needed: bool, inter_op: int | None) -> None:
+    if needed and "tensorflow" not in sys.modules:
+        from tff_agg import runtime
+
+        runtime.set_up_tensorflow(inter_op=inter_op)
+
+
+def _book(standing: Standing, asked: Asked, ended: Set[Trial]) -> None:
+    """Tells the privacy reports of runs what looking at them has cost so far.
+
+    Also the reports of a search that is never ended must say how much was looked at.
+
+    Args:
+      standing: The study.
+      asked: All that the search asks.
+      ended: The trials that a job has just ended.
+    """
+    arms: dict[tuple[str, str], dict[Trial, set[Method]]] = {}
+    for trial, questions in asked:
+        methods = arms.setdefault((trial.row, trial.arm), {}).setdefault(trial, set())
+        methods.update(method for question in questions for method in question.methods)
+    if any(len({in_words(t.settings) for t in trials}) > 1 for trials in arms.values()):
+        # Whatever was begun here was looked at, by an earlier grid as well.
+        begun = sorted((standing.out / "runs").glob("*/"))
+        if begun:
+            searched = cost.of_training(begun, len(begun))
+            cost.add_to_reports(begun, standing.out, searched)
+        return
+    for trials in arms.values():
+        known = [standing.folder(trial) for trial in trials]
+        folders = [folder for folder in known if folder is not None]
+        if not folders or ended.isdisjoint(trials):
+            continue
+        points = {str(method) for methods in trials.values() for method in methods}
+        for trial in trials:
+            points |= standing.looked_at(trial)
+        searched = cost.of_inference(folders, len(points))
+        cost.add_to_reports(folders, standing.out, searched)
+
+
+def _anywhere(study: Study) -> Study:
+    """Returns a study whose data are found from any folder."""
+
+    def absolute(config: RunConfig) -> RunConfig:
+        field = fields.data_field(type(config))
+        where = field and getattr(config, field)
+        if not field or not where or not os.path.exists(where):
+            return config
+        return dataclasses.replace(config, **{field: os.path.abspath(where)})
+
+    arms = {
+        line.arm: dataclasses.replace(
+            line.arm,
+            config=absolute(line.arm.config),
+            folders=tuple(map(os.path.abspath, line.arm.folders)),
+        )
+        for line in study.lines
+    }
+    lines = tuple(dataclasses.replace(line, arm=arms[line.arm]) for line in study.lines)
+    return dataclasses.replace(study, lines=lines)

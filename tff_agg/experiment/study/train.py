@@ -1,28 +1,365 @@
 """How the models of a study come about: trained and saved, in memory, or loaded."""
 
+import dataclasses
+import logging
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tff_agg import digests, fields
+from tff_agg.aliases import JsonObject, Weights
+from tff_agg.checkpoints import CheckpointStore
 from tff_agg.checkpoints.retention import Retention
-from tff_agg.experiment.study.declare import Train
+from tff_agg.experiment.run import ledger, run_folder
+from tff_agg.experiment.run.recording import Observer, SampleScorer
+from tff_agg.experiment.runs import Run
+from tff_agg.experiment.study import progress
+from tff_agg.experiment.study.declare import Job, Question, Rows, Score, Train, Trial
+from tff_agg.experiment.study.scores import Key, digest, known_of, missing, rows_of
+from tff_agg.experiment.task import Task
+from tff_agg.recycling import methods
+from tff_agg.recycling.methods import LAST, Method, Passing, Series, Stored
+
+if TYPE_CHECKING:
+    from tff_agg.experiment.build import Compiled
+
+_log = logging.getLogger(__name__)
+
+SERIES = ("iterate", "aggregate")
+_OUTPUT_BYTES = 1 << 30
+# What the windows of a run in memory may take.
+_WINDOW_BYTES = 8 << 30
 
 
-def saved() -> Train:
-    """Runs in folders `runs/{digest of settings and seed}`, which resume."""
-    raise NotImplementedError
+def saved(memory_budget: int = _OUTPUT_BYTES) -> Train:
+    """Runs in folders `runs/{digest of settings and seed}`, which resume.
+
+    Args:
+      memory_budget: In bytes, for the outputs that OPA and OMV combine.
+    """
+    return _Saved(memory_budget)
 
 
-def in_memory(keep: Retention | None = None, *, initial: bool = False) -> Train:
+def in_memory(
+    keep: Retention | None = None,
+    *,
+    initial: bool = False,
+    memory_budget: int = _WINDOW_BYTES,
+) -> Train:
     """Runs of which nothing stays but scores.
 
     Args:
       keep: Which checkpoints averagers fold over and windows see; None: all.
       initial: Whether the weights of round 0 are among them.
+      memory_budget: In bytes, what the checkpoints that are held may take. Without
+        `keep` they are those of the longest window.
     """
-    raise NotImplementedError
+    return _InMemory(keep, initial, memory_budget)
 
 
-def loaded(data: str | None = None) -> Train:
+def loaded(data: str | None = None, memory_budget: int = _OUTPUT_BYTES) -> Train:
     """Runs that are there, the `folders` of arms; finished or not.
 
     Args:
-      data: Where the data lie now, if not where the runs' configurations say.
+      data: Where the data lie now, if not where the runs' configurations say; the arms'
+        configurations name it, too.
+      memory_budget: In bytes, for the outputs that OPA and OMV combine.
     """
-    raise NotImplementedError
+    return _Loaded(data, memory_budget)
+
+
+def identity_of(task: Task) -> str:
+    """Names what is trained: all but where that takes place, and the data."""
+    return digest(run_folder.identifying(task))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Saved(Train):
+    """See `saved`."""
+
+    keeps = True
+
+    memory_budget: int
+
+    def folder(self, trial: Trial, task: Task, out: pathlib.Path) -> pathlib.Path:
+        """Returns the run's folder."""
+        return out / "runs" / identity_of(task)[:16]
+
+    def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
+        """Names a run that is done by what it has released."""
+        folder = self.folder(trial, task, out)
+        history = ledger.Ledger(folder).read()
+        if history is None or task.config.rounds not in history.reported:
+            return None
+        return digest(run_folder.identifying(task), _newest_weights(folder))
+
+    def answer(
+        self,
+        jobs: Sequence[Job],
+        task: type[Task],
+        out: pathlib.Path,
+        shared: "Compiled",
+    ) -> Iterator[tuple[Trial, Rows]]:
+        """Trains to the end, from wherever the folder stands, and evaluates."""
+        from tff_agg.experiment.run import run as training
+
+        for trial, questions in jobs:
+            bound = shared.task(task, trial.config)
+            folder = self.folder(trial, bound, out)
+            training.run(bound, folder, _Telling(trial), compiled=shared)
+            run = Run(folder, bound, CheckpointStore(folder / "checkpoints"))
+            yield trial, _answered(run, questions, self.memory_budget)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loaded(Train):
+    """See `loaded`."""
+
+    keeps = True
+
+    data: str | None
+    memory_budget: int
+
+    def folder(self, trial: Trial, task: Task, out: pathlib.Path) -> pathlib.Path:
+        """Returns the run's folder."""
+        if trial.folder is None:
+            raise ValueError(f"{trial}: its arm has no folders to load runs from")
+        return pathlib.Path(trial.folder)
+
+    def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
+        """Names a run by its settings and its newest weights."""
+        folder = self.folder(trial, task, out)
+        config = run_folder.configuration(folder, type(task).Config)
+        facts = fields.values(config, *fields.SETTINGS)
+        return digest(facts, task.fingerprint, _newest_weights(folder))
+
+    def answer(
+        self,
+        jobs: Sequence[Job],
+        task: type[Task],
+        out: pathlib.Path,
+        shared: "Compiled",
+    ) -> Iterator[tuple[Trial, Rows]]:
+        """Evaluates what is there."""
+        for trial, questions in jobs:
+            assert trial.folder is not None
+            run = Run.open(
+                task, trial.folder, self.data, lambda c: shared.task(task, c)
+            )
+            yield trial, _answered(run, questions, self.memory_budget)
+
+
+@dataclasses.dataclass(frozen=True)
+class _InMemory(Train):
+    """See `in_memory`."""
+
+    keep: Retention | None
+    initial: bool
+    memory_budget: int
+
+    def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
+        """Names a run by what is trained, and by what its averages are of."""
+        seen: JsonObject = {"keep": repr(self.keep), "initial": self.initial}
+        return digest(run_folder.identifying(task) | seen)
+
+    def answer(
+        self,
+        jobs: Sequence[Job],
+        task: type[Task],
+        out: pathlib.Path,
+        shared: "Compiled",
+    ) -> Iterator[tuple[Trial, Rows]]:
+        """Trains, and evaluates in passing."""
+        from tff_agg.experiment.build import build, rounds
+
+        for trial, questions in jobs:
+            bound = shared.task(task, trial.config)
+            self._check_room(trial, bound, questions)
+            passing = {
+                name: _Kept(self.keep) if self.keep else Passing(asked)
+                for name, asked in _methods_of(questions).items()
+            }
+            if self.initial:
+                first = bound.initial_weights()
+                for series in passing.values():
+                    series.add(0, first)
+            evaluator = _Evaluator(bound, self.memory_budget)
+            rows: list[Score] = []
+            for number, iterate, aggregate in rounds(build(bound, shared)):
+                for name, weights in zip(SERIES, (iterate, aggregate), strict=True):
+                    if name in passing:
+                        passing[name].add(number, weights)
+                for question in questions:
+                    if number in question.rounds:
+                        at = question._replace(rounds=(number,))
+                        rows += evaluator.rows(passing[question.series], at)
+                progress.tell(str(trial), number, bound.config.rounds)
+            yield trial, rows
+
+    def _check_room(
+        self, trial: Trial, task: Task, questions: Sequence[Question]
+    ) -> None:
+        """Refuses windows that do not fit into memory."""
+        held = 0
+        for asked in _methods_of(questions).values():
+            if self.keep is None:
+                held += max((m.window or 1) * m.apart for m in asked)
+                continue
+            rounds = range(1, task.config.rounds + 1)
+            held += len(rounds) - len(self.keep.dropped("", rounds))
+        needed = 4 * task.num_parameters * held
+        if needed > self.memory_budget:
+            raise MemoryError(
+                f"{trial}: {held} checkpoints of {task.num_parameters:,} numbers take "
+                f"{needed >> 20:,} MB, and memory_budget is "
+                f"{self.memory_budget >> 20:,} MB: ask for shorter windows, or save "
+                "the runs"
+            )
+
+
+class _Kept:
+    """The checkpoints of a run in memory that a store would keep."""
+
+    def __init__(self, keep: Retention):
+        self._keep = keep
+        self._weights: dict[int, Weights] = {}
+
+    def add(self, number: int, weights: Weights) -> None:
+        """Takes the next checkpoint, and drops what need not stay."""
+        self._weights[number] = weights
+        for old in self._keep.dropped("", list(self._weights)):
+            del self._weights[old]
+
+    @property
+    def rounds(self) -> Sequence[int]:
+        """The rounds that are still there."""
+        return list(self._weights)
+
+    def load(self, number: int) -> Weights:
+        """Returns the weights of one of them."""
+        return self._weights[number]
+
+    def folded(
+        self, averagers: Mapping[Method, Any], rounds: Sequence[int]
+    ) -> Iterator[tuple[int, Method, Weights]]:
+        """Folds over what there is."""
+        return Stored(self.rounds, self.load).folded(averagers, rounds)
+
+
+class _Evaluator:
+    """Asks questions of the series of one run; samples are drawn once."""
+
+    def __init__(self, task: Task, memory_budget: int):
+        self._task, self._memory_budget = task, memory_budget
+        self._scorers: dict[tuple[str, int], SampleScorer] = {}
+        self._outputs: dict[tuple[str, int], methods.Outputs] = {}
+
+    def rows(self, series: Series, question: Question) -> list[Score]:
+        """Returns the scores that a question asks for."""
+        split, examples = question.split, question.examples
+        if (split, examples) not in self._scorers:
+            self._scorers[split, examples] = SampleScorer(self._task, split, examples)
+        outputs = None
+        if any(method.facts.combine for method in question.methods):
+            outputs = self._outputs_on(split, examples)
+        found = methods.evaluate(
+            series,
+            question.methods,
+            question.rounds,
+            self._scorers[split, examples],
+            outputs,
+            progress.tell,
+        )
+        rows = []
+        for method, number, grouped in found:
+            key = Key(question.series, str(method), number, split, examples)
+            rows += rows_of(key, grouped)
+        return rows
+
+    def _outputs_on(self, split: str, examples: int) -> methods.Outputs:
+        task = self._task
+        if (split, examples) not in self._outputs:
+            self._outputs[split, examples] = methods.Outputs(
+                predict=task.predictor(),
+                examples=task.flat_sample(task.fixed_sample(split, examples)),
+                classes=task.classes,
+                judge=task.judge(),
+                positions_per_example=task.positions_per_example,
+                memory_budget=self._memory_budget,
+            )
+        return self._outputs[split, examples]
+
+
+def of_ledger(folder: pathlib.Path, task: Task) -> Rows:
+    """Returns the scores that training has made already, of its last models."""
+    history = ledger.Ledger(folder).read()
+    reported = {} if history is None else history.reported
+    return [
+        row
+        for number, facts in reported.items()
+        for series, grouped in facts.get("validation", {}).items()
+        for row in rows_of(
+            Key(series, str(LAST), number, "heldout", task.config.validation_examples),
+            grouped,
+        )
+    ]
+
+
+def _answered(run: Run, questions: Iterable[Question], memory_budget: int) -> Rows:
+    """Returns what a run's ledger says, and scores what is asked besides."""
+    rows = list(of_ledger(run.folder, run.task))
+    evaluator = _Evaluator(run.task, memory_budget)
+    for question in missing(known_of(rows), questions):
+        series = Stored(run.rounds(question.series), run.loader(question.series))
+        _warn_of_windows(run, series, question)
+        rows += evaluator.rows(series, question)
+    return rows
+
+
+def _warn_of_windows(run: Run, series: Series, question: Question) -> None:
+    """Warns of windows that are not what their k says; the first of each kind."""
+    found = methods.warnings(series, question.methods, question.rounds)
+    if found:
+        more = f" ({len(found) - 1} more such windows)" if len(found) > 1 else ""
+        _log.warning("%s: %s%s", run.folder, found[0], more)
+
+
+def _newest_weights(folder: str | os.PathLike) -> str:
+    """Returns a digest of the newest weights in a run folder."""
+    store = CheckpointStore(pathlib.Path(folder) / "checkpoints")
+    newest = {name: store.rounds(name)[-1:] for name in SERIES}
+    found = [store.load(number, name) for name, rounds in newest.items()
+             for number in rounds]  # fmt: skip
+    arrays = [
+        np.asarray(array)
+        for weights in found
+        for array in (weights.values() if isinstance(weights, Mapping) else weights)
+    ]
+    return f"{sorted(newest.items())} {digests.of_arrays(arrays)}"
+
+
+def _methods_of(questions: Iterable[Question]) -> dict[str, list[Method]]:
+    """Returns what is asked of each series."""
+    asked: dict[str, list[Method]] = {}
+    for question in questions:
+        asked.setdefault(question.series, []).extend(question.methods)
+    return asked
+
+
+class _Telling(Observer):
+    """Tells how many rounds of a run are done."""
+
+    def __init__(self, trial: Trial):
+        self._name, self._rounds = str(trial), trial.config.rounds
+
+    def on_start(self, done: int, rounds: int) -> None:
+        """Tells what earlier processes have done."""
+        self._rounds = rounds
+        progress.tell(self._name, done, rounds)
+
+    def on_round(self, done: int, facts: dict[str, float]) -> None:
+        """Tells a round."""
+        progress.tell(self._name, done, self._rounds)
