@@ -16,6 +16,7 @@ from tff_agg.experiment.commands import export
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import Method
+from tff_agg.recycling.series import Stored
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_the_exported_model_predicts_what_the_aggregate_does(runs, model):
     text = " ".join(known.words[i] for i in (3, 0, 7))
     guess = next_words.NextWords(model)(text, count=known.size + 1)
     found = {word: share for word, share, _ in guess.words}
-    series = methods.Stored(run.rounds(), run.load)
+    series = Stored(run.rounds(), run.load)
     weights = methods.aggregate(series, Method("uta", 4), 8)
     expected = distribution(run, weights, text)
     for i, word in enumerate(known.words, start=1):

@@ -13,12 +13,11 @@ from tff_agg.recycling.methods import (
     Kind,
     Method,
     Outputs,
-    Passing,
-    Stored,
     parse_methods,
 )
 from tff_agg.recycling.metrics import accuracy_judge
 from tff_agg.recycling.outputs import Predictions
+from tff_agg.recycling.series import Passing, Stored
 
 MEMBERS = [0, 2, 3, 5, 8, 9]
 CLASSES = 6

@@ -72,4 +72,4 @@ def test_no_reduction_is_left_in_a_clients_work():
     found = operations(program.graph_def)
     assert "ReduceDataset" not in found
     assert "IteratorGetNextAsOptional" in found
-    assert {node.op for node in program.resources} == {"VarHandleOp"}
+    assert {node.op for node in program.variables} == {"VarHandleOp"}

@@ -20,6 +20,7 @@ from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.task import Exportable, Task
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import LAST, Method
+from tff_agg.recycling.series import Stored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         raise ValueError(f"the task {task_class.package!r} has no model in Keras' form")
     members = run.rounds(config.name)
     load = run.loader(config.name)
-    series = methods.Stored(members, load)
+    series = Stored(members, load)
     weights = methods.aggregate(series, config.method, members[-1])
     newest = members[-config.checkpoints :]
     if len(newest) < 2:

@@ -21,7 +21,8 @@ from tff_agg.experiment.study.declare import Job, Question, Rows, Score, Train, 
 from tff_agg.experiment.study.scores import Key, digest, known_of, missing, rows_of
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import methods
-from tff_agg.recycling.methods import LAST, Method, Passing, Series, Stored
+from tff_agg.recycling.methods import LAST, Method
+from tff_agg.recycling.series import Passing, Series, Stored
 
 if TYPE_CHECKING:
     from tff_agg.experiment.build import Compiled
