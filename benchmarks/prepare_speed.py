@@ -66,7 +66,7 @@ def _memory(process: psutil.Process) -> float:
 
 def prepare(name: str, out: str, workers: int, *arguments: str) -> Measured:
     """Runs the preparation as a user would, and watches it."""
-    command = [sys.executable, "-m", "stackoverflow.prepare", f"--out={out}"]
+    command = [sys.executable, "-m", "stackoverflow", "prepare", f"--out={out}"]
     began = time.monotonic()
     with processes.start(
         [*command, f"--workers={workers}", *arguments],

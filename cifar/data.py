@@ -4,7 +4,7 @@
 |---|---|
 | `cifar10/cifar-10-batches-py`, `cifar100/cifar-100-python` | pickles of dicts |
 | `cifar10/cifar-10-batches-bin`, `cifar100/cifar-100-binary` | records of bytes |
-| `cifar100/features.npz` | frozen features, as `cifar.features` writes them |
+| `cifar100/features.npz` | frozen features, as `cifar features` writes them |
 """
 
 import io
@@ -110,11 +110,11 @@ def images(dataset: str, folder: pathlib.Path) -> Data:
 
 
 def features(path: pathlib.Path) -> Data:
-    """Reads features of a frozen network, as `cifar.features` writes them."""
+    """Reads features of a frozen network, as `cifar features` writes them."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is not there: make it from a network's weights with python -m "
-            "cifar.features, or use --synthetic"
+            "cifar features, or use --synthetic"
         )
     with np.load(path) as found:
         train, test = (

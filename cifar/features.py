@@ -1,6 +1,6 @@
 r"""Writes the features of a frozen WideResNet, for training its last layer.
 
-  python -m cifar.features --weights=wrn_28_10.npz --dataset=cifar100 \
+  python -m cifar features --weights=wrn_28_10.npz --dataset=cifar100 \
       --data_dir=../shared/data --depth=28 --width=10
 
 The weights are an .npz with an array for each name of `WideResNet.shapes()`, trained
@@ -10,15 +10,16 @@ on public data; the last layer ('kernel', 'bias') may be absent. Writes
 them.
 """
 
-import functools
+import dataclasses
 import pathlib
 
 import numpy as np
-from absl import flags
 
 from cifar import data
-from tff_agg.experiment import binaries, progress
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg import fields
+from tff_agg.experiment import progress
+from tff_agg.experiment.commands import Command
+from tff_agg.fields import described
 
 _BATCH = 250
 
@@ -54,29 +55,33 @@ def load_weights(
     return weights
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    define = functools.partial(flag_fields.define_one, values)
-    define("string", "weights", None, "an .npz with the network's weights")
-    define("enum", "dataset", "cifar100", list(data.CLASSES), "which images")
-    define("string", "data_dir", "../shared/data", "folder with cifar10/ and cifar100/")
-    define("integer", "depth", 28, "layers of the network")
-    define("integer", "width", 10, "factor of its width")
-    define("float", "largest", 4.0, "features are cut off there")
+@dataclasses.dataclass(frozen=True)
+class FeaturesOptions:
+    """Of which images, by which network."""
+
+    weights: str = described("", "an .npz with the network's weights")
+    dataset: str = described("cifar100", "which images", data.CLASSES)
+    data_dir: str = described("../shared/data", "folder with cifar10/ and cifar100/")
+    depth: int = described(28, "layers of the network", at_least=1)
+    width: int = described(10, "factor of its width", at_least=1)
+    largest: float = described(4.0, "features are cut off there")
+
+    def __post_init__(self) -> None:
+        fields.check(self)
+        if not self.weights:
+            raise ValueError("--weights must name an .npz of weights; it is empty")
 
 
-def main(values: flags.FlagValues) -> int:
-    """Computes the features of all images."""
+def write(options: FeaturesOptions) -> int:
+    """Computes and writes the features of all images."""
     import jax
 
     from cifar.wide_resnet import WideResNet
 
-    if not values.weights:
-        raise ValueError("--weights must name an .npz of weights; it is empty")
-    folder = pathlib.Path(values.data_dir) / values.dataset
-    found = data.images(values.dataset, folder)
-    network = WideResNet(values.depth, values.width, data.CLASSES[values.dataset])
-    weights = load_weights(values.weights, network.shapes())
+    folder = pathlib.Path(options.data_dir) / options.dataset
+    found = data.images(options.dataset, folder)
+    network = WideResNet(options.depth, options.width, data.CLASSES[options.dataset])
+    weights = load_weights(options.weights, network.shapes())
     run = jax.jit(lambda x: network.features(weights, x * found.scale + found.offset))
     arrays = {}
     for name, split in (("train", found.train), ("test", found.test)):
@@ -84,23 +89,20 @@ def main(values: flags.FlagValues) -> int:
         parts = []
         for first in range(0, len(split.labels), _BATCH):
             part = split.features[first : first + _BATCH].astype(np.float32)
-            parts.append(quantised(np.asarray(run(part)), values.largest))
+            parts.append(quantised(np.asarray(run(part)), options.largest))
             bar.update(len(part))
         bar.close()
         arrays[f"{name}_x"] = np.concatenate(parts)
         arrays[f"{name}_y"] = split.labels.astype(np.uint8)
     width = network.features_width
-    arrays["scale"] = np.full(width, values.largest / 255, np.float32)
+    arrays["scale"] = np.full(width, options.largest / 255, np.float32)
     arrays["offset"] = np.zeros(width, np.float32)
     np.savez(folder / "features.npz", **arrays)
     print(f"Written: {folder / 'features.npz'}")
     return 0
 
 
-def entry_point() -> None:
-    """Runs `python -m cifar.features`."""
-    binaries.run_main(define_flags, main, needs_tensorflow=False)
-
-
-if __name__ == "__main__":
-    entry_point()
+def command(task: object) -> Command:
+    """Returns the command."""
+    del task
+    return Command(write, (FeaturesOptions,), tensorflow=False)

@@ -15,10 +15,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from absl import flags
-
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import flags
 from tff_agg.experiment.recycled_runs import Judging
 from tff_agg.recycling import inference, tuning
 
@@ -242,10 +240,9 @@ class ReproduceConfig:
 
 def read_flag_file(name: str) -> StackOverflowConfig:
     """Returns the configuration of a flag file in `configs/`."""
-    values = flags.FlagValues()
-    flag_fields.define(StackOverflowConfig, values)
-    values(["reproduce", f"--flagfile={HERE / 'configs' / name}.cfg"])
-    return flag_fields.read(StackOverflowConfig, values)
+    path = HERE / "configs" / f"{name}.cfg"
+    (config,) = flags.parse([f"--flagfile={path}"], StackOverflowConfig)
+    return config
 
 
 def published(table: str) -> dict[str, dict[str, str]]:

@@ -1,38 +1,45 @@
 """Predicts the next words after a text, with error bars.
 
-  python -m stackoverflow.predict --model=models/uta "how do i"
+  python -m stackoverflow predict --model=models/uta "how do i"
 
-The model is a folder of `stackoverflow.export`. The probability is the exported
-model's; ± is the 95 % interval of the mean probability over the checkpoints that were
-exported with it. Without a text it asks for one, again and again, until end of file.
+The model is a folder of `python -m stackoverflow export`. The probability is the
+exported model's; ± is the 95 % interval of the mean probability over the checkpoints
+that were exported with it. Without a text it asks for one, again and again, until end
+of file.
 """
 
-import functools
+import dataclasses
 from collections.abc import Iterator, Sequence
 
-from absl import flags
-
-from tff_agg.experiment import binaries
-from tff_agg.experiment.commands import flags as flag_fields
-
-
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    define = functools.partial(flag_fields.define_one, values)
-    define("string", "model", None, "a folder of stackoverflow.export")
-    define("integer", "words", 10, "how many words to show", 1)
+from tff_agg import fields
+from tff_agg.experiment.commands import Command
+from tff_agg.fields import described
 
 
-def main(values: flags.FlagValues, arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class PredictOptions:
+    """What `predict` is asked for."""
+
+    model: str = described("", "a folder of `python -m stackoverflow export`")
+    words: int = described(10, "how many words to show", at_least=1)
+
+    def __post_init__(self) -> None:
+        fields.check(self)
+        if not self.model:
+            raise ValueError(
+                "--model must name a folder of `python -m stackoverflow export`; it is "
+                "empty"
+            )
+
+
+def predict(options: PredictOptions, arguments: Sequence[str]) -> int:
     """Shows the next words after the arguments, or after each line that is entered."""
     from stackoverflow import next_words
     from tff_agg.experiment import terminal
 
-    if not values.model:
-        raise ValueError("--model must name a folder of stackoverflow.export")
-    predict = next_words.NextWords(values.model)
+    guesses = next_words.NextWords(options.model)
     for text in [" ".join(arguments)] if arguments else _asked():
-        guess = predict(text, values.words)
+        guess = guesses(text, options.words)
         if guess.unknown:
             print(f"not in the vocabulary: {', '.join(guess.unknown)}")
         rows = [
@@ -53,10 +60,7 @@ def _asked() -> Iterator[str]:
             return
 
 
-def entry_point() -> None:
-    """Runs as the console command `tff-agg-predict`."""
-    binaries.run_main(define_flags, main, takes_arguments=True)
-
-
-if __name__ == "__main__":
-    entry_point()
+def command(task: object) -> Command:
+    """Returns the command."""
+    del task
+    return Command(predict, (PredictOptions,), arguments="[TEXT]")

@@ -1,79 +1,106 @@
 """Prepares a token store: vocabulary, ids, and where each user's sentences are.
 
-  python -m stackoverflow.prepare --source=synthetic --out=data/synthetic
-  python -m stackoverflow.prepare --source=parquet --path=rows.parquet --out=data/rows
-  python -m stackoverflow.prepare --source=text --path=posts.csv --out=data/posts
-  python -m stackoverflow.prepare --source=official --download --out=data/official
+  python -m stackoverflow prepare --source=synthetic --out=data/synthetic
+  python -m stackoverflow prepare --source=parquet --path=rows.parquet --out=data/rows
+  python -m stackoverflow prepare --source=text --path=posts.csv --out=data/posts
+  python -m stackoverflow prepare --source=official --download --out=data/official
 
 `text` is CSV or JSON lines with user, text and perhaps time and type; it is cut into
 sentences and tokens, and users into splits, by the rules of docs/data.md.
 Killed? The same command goes on where it stopped.
 """
 
+import contextlib
+import dataclasses
 import os
-import sys
 import time
-
-from absl import app, flags
+from collections.abc import Collection
 
 from stackoverflow.data import preparation
 from stackoverflow.data.download import download
 from stackoverflow.data.sources import KINDS, SPLITS
 from stackoverflow.data.token_store import TokenStore
+from tff_agg import fields
 from tff_agg.experiment import progress
-from tff_agg.experiment.commands import interruption
+from tff_agg.experiment.commands import Command, interruption
+from tff_agg.fields import described
 from tff_agg.privacy import KeySelection
 
+_SYNTHETIC = ("source", ("synthetic",))
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags of this binary, which others have under the same names."""
-    flags.DEFINE_enum(
-        "source",
-        "synthetic",
-        KINDS,
-        "What to read.",
-        flag_values=values,
+
+@dataclasses.dataclass(frozen=True)
+class PrepareOptions:
+    """What a token store is made from, and how."""
+
+    source: str = described("synthetic", "what to read", KINDS)
+    path: str | None = described(
+        None, "the file or folder to read; with --download, where to put it"
     )
-    for name, text in (
-        ("path", "The file or folder to read; with --download, where to put it."),
-        ("out", "The folder of the store to make."),
-    ):
-        flags.DEFINE_string(name, None, text, flag_values=values)
-    for name, default, text in (
-        ("vocab_size", 10_000, "Words kept: the most frequent of the train split."),
-        ("max_tokens", 20, "Words kept of a sentence."),
-        (
-            "vocab_user_cap",
-            None,
-            "Choose the vocabulary with privacy: the most words one user votes for. "
-            "Needs --vocab_noise_multiplier.",
-        ),
-        ("workers", None, "Processes; the number of cores by default."),
-        ("users", 2000, "Synthetic source: how many users."),
-        ("words", 256, "Synthetic source: how many different words."),
-        ("seed", 0, "Synthetic source: its seed."),
-    ):
-        flags.DEFINE_integer(name, default, text, flag_values=values)
-    flags.DEFINE_float(
-        "vocab_noise_multiplier",
+    out: str = described("", "the folder of the store to make")
+    vocab_size: int = described(
+        10_000, "words kept: the most frequent of the train split", at_least=1
+    )
+    max_tokens: int = described(20, "words kept of a sentence", at_least=1)
+    vocab_user_cap: int | None = described(
         None,
-        "Noise on the votes, relative to √vocab_user_cap; ρ = 1/(2·multiplier²) is "
-        "counted by every run on the store.",
-        flag_values=values,
+        "choose the vocabulary with privacy: the most words one user votes for; needs "
+        "--vocab_noise_multiplier",
+        at_least=1,
     )
-    flags.DEFINE_float(
-        "vocab_delta",
+    vocab_noise_multiplier: float | None = described(
+        None,
+        "noise on the votes, relative to √vocab_user_cap; ρ = 1/(2·multiplier²) is "
+        "counted by every run on the store",
+    )
+    vocab_delta: float = described(
         1e-7,
-        "With privacy: the probability that a word of one user alone gets in; part of "
-        "the runs' δ.",
-        flag_values=values,
+        "with privacy: the probability that a word of one user alone gets in; part of "
+        "the runs' δ",
     )
-    for name, text in (
-        ("download", "Official source: fetch the published file first."),
-        ("restart", "Start over, and replace a store that is in --out."),
-    ):
-        flags.DEFINE_boolean(name, False, text, flag_values=values)
-    flags.mark_flag_as_required("out", flag_values=values)
+    workers: int | None = described(
+        None, "processes; the number of cores by default", at_least=1
+    )
+    users: int = described(
+        2000, "synthetic source: how many users", at_least=1, only_with=_SYNTHETIC
+    )
+    words: int = described(
+        256, "synthetic source: how many different words", at_least=1,
+        only_with=_SYNTHETIC,
+    )  # fmt: skip
+    seed: int = described(0, "synthetic source: its seed", only_with=_SYNTHETIC)
+    download: bool = described(
+        False, "official source: fetch the published file first",
+        only_with=("source", ("official",)),
+    )  # fmt: skip
+    restart: bool = described(False, "start over, and replace a store that is in --out")
+
+    def __post_init__(self) -> None:
+        fields.check(self)
+        if not self.out:
+            raise ValueError("--out must name the folder of the store; it is empty")
+        given = (self.vocab_user_cap, self.vocab_noise_multiplier)
+        if None in given and given != (None, None):
+            raise ValueError(
+                "--vocab_user_cap and --vocab_noise_multiplier belong together; got "
+                f"{given[0]} and {given[1]}"
+            )
+
+    def without_effect(self, given: Collection[str]) -> list[str]:
+        """Returns which of the given fields change nothing; a text for each."""
+        found = fields.without_effect(self, given)
+        if "vocab_delta" in given and self.vocab_user_cap is None:
+            found.append("vocab_delta needs --vocab_user_cap")
+        return found
+
+    @property
+    def selection(self) -> KeySelection | None:
+        """How the vocabulary is chosen with privacy, if it is."""
+        if self.vocab_user_cap is None or self.vocab_noise_multiplier is None:
+            return None
+        return KeySelection(
+            self.vocab_user_cap, self.vocab_noise_multiplier, delta=self.vocab_delta
+        )
 
 
 def _table(store: TokenStore) -> str:
@@ -110,66 +137,34 @@ def _about_people(store: TokenStore) -> str:
     return "\n".join(lines)
 
 
-def _selection(values: flags.FlagValues) -> KeySelection | None:
-    """Returns how the vocabulary is chosen with privacy, if it is."""
-    given = (values.vocab_user_cap, values.vocab_noise_multiplier)
-    if given == (None, None):
-        return None
-    if None in given:
-        raise ValueError(
-            "--vocab_user_cap and --vocab_noise_multiplier belong together; got "
-            f"{given[0]} and {given[1]}"
-        )
-    return KeySelection(*given, delta=values.vocab_delta)
-
-
-def _refuse_idle(values: flags.FlagValues) -> None:
-    """Raises where a flag was given that changes nothing."""
-    needs = {name: "--source=synthetic" for name in ("users", "words", "seed")}
-    if values.source == "synthetic":
-        needs = {}
-    if values.vocab_user_cap is None:
-        needs["vocab_delta"] = "--vocab_user_cap"
-    if idle := [
-        f"--{n} needs {what}" for n, what in needs.items() if values[n].present
-    ]:
-        raise ValueError(f"flags that have no effect: {'; '.join(idle)}")
-
-
-def run(values: flags.FlagValues) -> int:
-    """Runs the preparation that the flags describe; returns the exit code."""
-    bar = progress.StageBar()
+def prepare(options: PrepareOptions) -> int:
+    """Prepares a store, and shows what is in it."""
+    again = "Run the same command again to go on where it stopped."
     began = time.monotonic()
-    try:
-        _refuse_idle(values)
-        path = values.path
-        if values.download:
-            if values.source != "official":
-                raise ValueError("--download: only the official source has a download")
+    with (
+        interruption.plain_ending(lambda: again),
+        contextlib.closing(progress.StageBar()) as bar,
+    ):
+        path = options.path
+        if options.download:
             path = download(path, progress=bar)
         source = preparation.make_source(
-            values.source,
+            options.source,
             path,
-            users=values.users,
-            words=values.words,
-            seed=values.seed,
+            users=options.users,
+            words=options.words,
+            seed=options.seed,
         )
         store = preparation.prepare_store(
             source,
-            values.out,
-            vocab_size=values.vocab_size,
-            max_tokens=values.max_tokens,
-            selection=_selection(values),
-            workers=values.workers or os.cpu_count() or 1,
+            options.out,
+            vocab_size=options.vocab_size,
+            max_tokens=options.max_tokens,
+            selection=options.selection,
+            workers=options.workers or os.cpu_count() or 1,
             progress=bar,
-            restart=values.restart,
+            restart=options.restart,
         )
-    except (ValueError, OSError) as error:
-        bar.close()
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    finally:
-        bar.close()
     print(_table(store))
     print(_about_people(store))
     print(
@@ -179,21 +174,7 @@ def run(values: flags.FlagValues) -> int:
     return 0
 
 
-def main(argv: list[str]) -> int:
-    """Refuses stray arguments and runs."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments {argv[1:]}")
-    again = "Run the same command again to go on where it stopped."
-    with interruption.plain_ending(lambda: again):
-        return run(flags.FLAGS)
-
-
-def entry_point() -> None:
-    """Runs as the console command `tff-agg-prepare`."""
-    interruption.install()
-    define_flags()
-    app.run(main)
-
-
-if __name__ == "__main__":
-    entry_point()
+def command(task: object) -> Command:
+    """Returns the command."""
+    del task
+    return Command(prepare, (PrepareOptions,), tensorflow=False)

@@ -44,7 +44,7 @@ def with_store(config: ReproduceConfig) -> ReproduceConfig:
     if sizes is None:
         raise ValueError(
             f"--scale={config.scale} needs --store, a token store that "
-            "stackoverflow.prepare has written; only 'tiny' has embedded data"
+            "stackoverflow prepare has written; only 'tiny' has embedded data"
         )
     folder = os.path.join(config.out, "data")
     store = prepared.ensure_store(

@@ -187,7 +187,7 @@ def _widths_alone(config: ReproduceConfig, what: tuple[int, Run]) -> Comparison:
             runs=tuple(_folders(config, first)),
             out=str(config.results / "widths" / folder),
             examples=SCALES[config.scale].interval_examples,
-            name="aggregate",
+            series="aggregate",
             separation=separation,
         ),
     )

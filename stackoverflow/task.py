@@ -1,13 +1,11 @@
 """Next-word prediction on StackOverflow, as a task of the experiment layer."""
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-from absl import flags
 
 from pds import groups
 from stackoverflow.data import prepared, vocabulary
@@ -16,9 +14,8 @@ from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
 from tff_agg.aliases import Json
 from tff_agg.experiment import task
-from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.fields import described
+from tff_agg.fields import NOT_GIVEN, described
 from tff_agg.recycling.metrics import Metric
 from tff_agg.recycling.outputs import Predict, Predictions
 
@@ -32,7 +29,7 @@ TYPES = ("question", "answer")
 PLAIN_VOCABULARY = (
     "The vocabulary: its words are the most frequent ones of the training data, "
     "counted without noise and without a limit on the occurrences of one user, so that "
-    "a word which one user wrote often enough is in it. (stackoverflow.prepare makes "
+    "a word which one user wrote often enough is in it. (stackoverflow prepare makes "
     "one with both if --vocab_user_cap and --vocab_noise_multiplier are given.)"
 )
 
@@ -40,11 +37,6 @@ PLAIN_VOCABULARY = (
 @dataclasses.dataclass(frozen=True)
 class StackOverflowConfig(TrainConfig):
     """A run on StackOverflow: what every run has, and the model's own sizes."""
-
-    renamed: ClassVar[dict[str, str]] = {
-        "validation_sentences": "validation_examples",
-        "test_sentences": "test_examples",
-    }
 
     store: str = described(
         "", "folder of the prepared token store", role="place", data=True
@@ -57,12 +49,35 @@ class StackOverflowConfig(TrainConfig):
     lstm_size: int = described(670, "units of the LSTM", at_least=1)
 
 
+_NO_STORE = ("store", NOT_GIVEN)
+
+
+@dataclasses.dataclass(frozen=True)
+class StackOverflowData:
+    """What a token store is prepared from, where none is named."""
+
+    source: str = described(
+        "synthetic", "without --store: what to prepare a token store from", KINDS,
+        only_with=_NO_STORE,
+    )  # fmt: skip
+    path: str | None = described(
+        None, "the file or folder that --source reads", only_with=_NO_STORE
+    )
+    vocab_size: int = described(
+        10_000, "without --store: words to keep", at_least=1, only_with=_NO_STORE
+    )
+    data_dir: str = described(
+        "data", "without --store: where prepared token stores are kept",
+        only_with=_NO_STORE,
+    )  # fmt: skip
+
+
 class StackOverflow(task.UserTask):
     """A user is a client; questions and answers are the two shifting populations."""
 
     package = "stackoverflow"
     Config = StackOverflowConfig
-    flag_aliases: ClassVar[Mapping[str, str]] = {"sentences": "examples"}
+    Data = StackOverflowData
     metrics = (
         Metric("accuracy", is_share=True),
         Metric("accuracy_with_oov", is_share=True),
@@ -108,30 +123,15 @@ class StackOverflow(task.UserTask):
         )
 
     @classmethod
-    def define_data_flags(cls, values: flags.FlagValues) -> None:
-        """Without --store, `train` prepares one first."""
-        define = functools.partial(flag_fields.define_one, values)
-        text = "without --store: what to prepare a token store from"
-        define("enum", "source", "synthetic", KINDS, text)
-        define("string", "path", None, "the file or folder that --source reads")
-        define("integer", "vocab_size", 10_000, "without --store: words to keep")
-        text = "without --store: where prepared token stores are kept"
-        define("string", "data_dir", "data", text)
-
-    @classmethod
-    def with_data(cls, config: TrainConfig, values: flags.FlagValues) -> TrainConfig:
+    def prepared(
+        cls, config: StackOverflowConfig, data: StackOverflowData | None = None
+    ) -> StackOverflowConfig:
         """Returns the configuration with a token store, prepared if none was named."""
-        assert isinstance(config, StackOverflowConfig)
         if config.store:
-            names = ("source", "path", "vocab_size", "data_dir")
-            if idle := [f"--{name}" for name in names if values[name].present]:
-                raise ValueError(
-                    f"{', '.join(idle)}: without effect, because --store names a token "
-                    "store that is prepared already"
-                )
             return config
+        data = data or StackOverflowData()
         store = prepared.ensure_store(
-            values.source, values.path, values.data_dir, vocab_size=values.vocab_size
+            data.source, data.path, data.data_dir, vocab_size=data.vocab_size
         )
         return dataclasses.replace(config, store=store)
 

@@ -3,131 +3,128 @@ r"""Prints the guarantee of a planned run, or the noise a guarantee needs.
 The flags are those of training, and so is the plan: the same flags give the same noise.
 
 Examples:
-  python -m tff_agg.account --mechanism=blt --rounds=2000 --noise_multiplier=0.341
-  python -m tff_agg.account --mechanism=tree --rounds=2000 --epsilon=8 --delta=1e-6 \
+  tff-agg account --mechanism=blt --rounds=2000 --noise_multiplier=0.341
+  tff-agg account --mechanism=tree --rounds=2000 --epsilon=8 --delta=1e-6 \
       --min_separation=342 --max_participations=6 --json
-  python -m tff_agg.account --mechanism=dp_sgd --rounds=875 --noise_multiplier=3 \
+  tff-agg account --mechanism=dp_sgd --rounds=875 --noise_multiplier=3 \
       --batch_size=4096 --population=50000 --delta=1e-5
 
 With --mechanism=dp_sgd, --noise_multiplier and --epsilon together give the steps.
 """
 
+import dataclasses
 import json
 import sys
+from collections.abc import Collection
 from typing import Any
 
-from absl import app, flags
-
-from tff_agg import noise
+from tff_agg import fields, noise
 from tff_agg.aliases import Json, JsonObject
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment import commands
+from tff_agg.fields import described
 from tff_agg.noise import cache
-from tff_agg.privacy import (
-    Plan,
-    PoissonSampling,
-    PrivacyRecipe,
-    delta_warning,
-)
+from tff_agg.privacy import Plan, PoissonSampling, PrivacyRecipe, delta_warning
+from tff_agg.privacy.recipe import MECHANISMS
 
 DP_SGD = "dp_sgd"
-# The fields of a recipe that mean something to DP-SGD, too.
+# The fields that mean something to DP-SGD.
 _OF_DP_SGD = (
-    "mechanism",
-    "rounds",
-    "clip_norm",
-    "noise_multiplier",
-    "epsilon",
-    "delta",
-    "noise_cache",
-)
+    "mechanism", "rounds", "clip_norm", "noise_multiplier", "epsilon", "delta",
+    "noise_cache", "batch_size", "population", "json",
+)  # fmt: skip
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the command's flags; importing this module defines none.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccountOptions(PrivacyRecipe):
+    """A privacy recipe, or DP-SGD's: batches that are sampled, independent noise."""
 
-    Args:
-      values: Where to define them: `flags.FLAGS` in the command, a fresh
-        `flags.FlagValues()` for any other use.
-    """
-    flag_fields.define(
-        PrivacyRecipe,
-        values,
-        # Some mechanisms take minutes to find: once is enough.
-        defaults={"noise_cache": str(cache.default_folder())},
-        more_choices={"mechanism": [DP_SGD]},
+    mechanism: str = described(
+        "tree", "correlation of the noise; dp_sgd: none", (*MECHANISMS, DP_SGD)
     )
-    own: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_integer(
-        "batch_size", None, "dp_sgd: expected size of a batch, which is sampled", **own
-    )
-    flags.DEFINE_integer(
-        "population",
+    # Some mechanisms take minutes to find: once is enough.
+    noise_cache: str | None = described(
+        str(cache.default_folder()), "folder where optimised mechanisms are kept",
+        role="place",
+    )  # fmt: skip
+    batch_size: int | None = described(
+        None, "dp_sgd: expected size of a batch, which is sampled", at_least=1,
+        only_with=("mechanism", (DP_SGD,)),
+    )  # fmt: skip
+    population: int | None = described(
         None,
         "users (dp_sgd: examples) that there are; warns of a δ that is too large",
-        **own,
+        at_least=1,
     )
-    flags.DEFINE_bool("json", False, "print one JSON object instead of a table", **own)
+    json: bool = described(False, "print one JSON object instead of a table")
 
-
-def plan(given: flags.FlagValues) -> Plan:
-    """Returns the plan that the flags describe.
-
-    Raises:
-      ValueError: Names the flag or the argument that is wrong.
-    """
-    if given.mechanism == DP_SGD:
-        return _dp_sgd(given)
-    if given.batch_size is not None:
-        raise ValueError(f"batch_size={given.batch_size} needs mechanism={DP_SGD}")
-    return flag_fields.read(PrivacyRecipe, given).build_plan()
-
-
-def _dp_sgd(given: flags.FlagValues) -> Plan:
-    """Returns the plan of DP-SGD: two of noise, ε and steps give the third."""
-    recipe_flags = flag_fields.values_of(PrivacyRecipe, given)
-    strange = [
-        name for name in recipe_flags if name not in _OF_DP_SGD and given[name].present
-    ]
-    if strange:
-        raise ValueError(
-            f"mechanism={DP_SGD} has independent noise and sampled batches; it takes "
-            f"no {', '.join(strange)}"
-        )
-    for name in ("batch_size", "population"):
-        if given[name].value is None:
-            raise ValueError(f"mechanism={DP_SGD} needs {name}")
-    common: dict[str, Any] = {
-        "clip_norm": given.clip_norm,
-        "cohort_size": given.batch_size,
-        "mechanism": noise.identity(),
-        "participation": PoissonSampling.of(given.batch_size, given.population),
-        "delta": given.delta,
-    }
-    if given.epsilon is None:
-        if given.noise_multiplier is None:
+    def __post_init__(self) -> None:
+        if self.mechanism != DP_SGD:
+            super().__post_init__()
+            return
+        fields.check(self)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        strange = [
+            name
+            for name, default in defaults.items()
+            if name not in _OF_DP_SGD and getattr(self, name) != default
+        ]
+        if strange:
+            raise ValueError(
+                f"mechanism={DP_SGD} has independent noise and sampled batches; it "
+                f"takes no {', '.join(strange)}"
+            )
+        for name in ("batch_size", "population"):
+            if getattr(self, name) is None:
+                raise ValueError(f"mechanism={DP_SGD} needs {name}")
+        if self.epsilon is None and self.noise_multiplier is None:
             raise ValueError(f"mechanism={DP_SGD} needs noise_multiplier or epsilon")
-        return Plan(
-            noise_multiplier=given.noise_multiplier, rounds=given.rounds, **common
-        )
-    if given.noise_multiplier is None:
-        return Plan.for_epsilon(given.epsilon, rounds=given.rounds, **common)
-    if given["rounds"].present:
-        raise ValueError(
-            "noise_multiplier, epsilon and rounds are one too many: two of them give "
-            "the third"
-        )
-    return Plan.rounds_for_epsilon(
-        given.epsilon, noise_multiplier=given.noise_multiplier, **common
-    )
+
+    def without_effect(self, given: Collection[str]) -> list[str]:
+        """Returns which of the given fields change nothing; a text for each."""
+        if self.mechanism != DP_SGD:
+            return super().without_effect(given)
+        found = [
+            f"{name} has no place beside mechanism={DP_SGD}"
+            for name in given
+            if name not in _OF_DP_SGD
+        ]
+        if {"noise_multiplier", "epsilon", "rounds"} <= {*given}:
+            found.append(
+                "rounds: noise_multiplier, epsilon and rounds are one too many; two of "
+                "them give the third"
+            )
+        return found
+
+    def plan(self) -> Plan:
+        """Returns the plan; of DP-SGD, two of noise, ε and steps give the third."""
+        if self.mechanism != DP_SGD:
+            return self.build_plan()
+        assert self.batch_size is not None and self.population is not None
+        common: dict[str, Any] = {
+            "clip_norm": self.clip_norm,
+            "cohort_size": self.batch_size,
+            "mechanism": noise.identity(),
+            "participation": PoissonSampling.of(self.batch_size, self.population),
+            "delta": self.delta,
+        }
+        noise_multiplier = self.noise_multiplier
+        if noise_multiplier is None:
+            assert self.epsilon is not None
+            return Plan.for_epsilon(self.epsilon, rounds=self.rounds, **common)
+        common["noise_multiplier"] = noise_multiplier
+        if self.epsilon is None:
+            return Plan(rounds=self.rounds, **common)
+        return Plan.rounds_for_epsilon(self.epsilon, **common)
 
 
-def warning(given: flags.FlagValues) -> str | None:
+def warning(options: AccountOptions) -> str | None:
     """Returns what to say about a δ that is too large for the population, or None."""
-    if given.population is None:
-        # As many there are at least.
-        return delta_warning(given.delta, given.clients_per_round, "users of a round")
-    unit = "examples" if given.mechanism == DP_SGD else "users"
-    return delta_warning(given.delta, given.population, unit)
+    if options.population is None:
+        # There are at least as many.
+        users = options.clients_per_round
+        return delta_warning(options.delta, users, "users of a round")
+    unit = "examples" if options.mechanism == DP_SGD else "users"
+    return delta_warning(options.delta, options.population, unit)
 
 
 def _table(figures: JsonObject) -> str:
@@ -151,34 +148,24 @@ def _short(key: str, value: Json) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def answer(given: flags.FlagValues) -> str:
-    """Returns the figures as the flags want them printed."""
-    found = plan(given).to_json()
-    if given.json:
+def answer(options: AccountOptions) -> str:
+    """Returns the figures as the options want them printed."""
+    found = options.plan().to_json()
+    if options.json:
         return json.dumps(found, ensure_ascii=False, allow_nan=False)
     return _table(found)
 
 
-def main(argv: list[str]) -> None:
-    """Prints the figures, or what is wrong with the flags."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    try:
-        text = answer(flags.FLAGS)
-        warned = warning(flags.FLAGS)
-    except ValueError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
-    if warned:
+def run(options: AccountOptions) -> int:
+    """Prints the figures."""
+    text = answer(options)
+    if warned := warning(options):
         sys.stderr.write(f"warning: {warned}\n")
     sys.stdout.write(text + "\n")
+    return 0
 
 
-def run() -> None:
-    """Runs the command: defines its flags, reads them, prints."""
-    define_flags(flags.FLAGS)
-    app.run(main)
-
-
-if __name__ == "__main__":
-    run()
+def command(task: object = None) -> commands.Command:
+    """Returns the command, which needs no task."""
+    del task
+    return commands.Command(run, (AccountOptions,), tensorflow=False)

@@ -8,7 +8,7 @@ import dataclasses
 import numbers
 import os
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ Role = Literal["process", "cohort", "seed", "watching", "place"]
 ROLES: tuple[Role, ...] = typing.get_args(Role)
 #: What a run is, wherever it takes place.
 SETTINGS: tuple[Role, ...] = ("process", "cohort", "seed", "watching")
+#: For `only_with`: with a field that was not given.
+NOT_GIVEN = ("", None)
 
 
 def described(
@@ -100,12 +102,17 @@ def data_field(config_class: "type[DataclassInstance]") -> str | None:
     return found[0] if found else None
 
 
-def without_effect(config: "DataclassInstance", given: Iterable[str]) -> list[str]:
+def without_effect(
+    config: "DataclassInstance",
+    given: Iterable[str],
+    beside: "Sequence[DataclassInstance]" = (),
+) -> list[str]:
     """Returns which of the given fields change nothing, and what they would need.
 
     Args:
       config: A dataclass instance whose fields were made by `described`.
       given: The fields that somebody has set.
+      beside: Further instances, which a field's `only_with` may name a field of.
 
     Returns:
       A text for each, such as 'k=5 needs averager=uta; it is last'.
@@ -115,12 +122,30 @@ def without_effect(config: "DataclassInstance", given: Iterable[str]) -> list[st
         if field.name not in given or field.metadata["only_with"] is None:
             continue
         other, values = field.metadata["only_with"]
-        actual = getattr(config, other)
-        if actual not in values:
+        owner = next(c for c in (config, *beside) if hasattr(c, other))
+        actual = getattr(owner, other)
+        if actual in values:
+            continue
+        shown = f"{field.name}={getattr(config, field.name)}"
+        if values == NOT_GIVEN:
+            found.append(f"{shown} has no place beside {other}={actual}")
+        else:
             needed = " or ".join(map(str, values))
-            value = getattr(config, field.name)
-            found.append(f"{field.name}={value} needs {other}={needed}; it is {actual}")
+            found.append(f"{shown} needs {other}={needed}; it is {actual}")
     return found
+
+
+def idle(
+    config: "DataclassInstance",
+    given: Iterable[str],
+    beside: "Sequence[DataclassInstance]" = (),
+) -> list[str]:
+    """Returns what `without_effect` does, by a method of this name where there is one.
+
+    A class has such a method where more than `only_with` decides.
+    """
+    own = getattr(config, "without_effect", None)
+    return own(given) if own is not None else without_effect(config, given, beside)
 
 
 def check(config: "DataclassInstance") -> None:
@@ -138,17 +163,28 @@ def check(config: "DataclassInstance") -> None:
         value, hint = getattr(config, field.name), hints[field.name]
         if value is None and type(None) in typing.get_args(hint):
             continue
-        kind = next((k for k in _KINDS if hint in (k, k | None)), None)
-        if kind and not _is_a(value, kind):
-            raise ValueError(f"{field.name} must be {_KINDS[kind]}; got {value!r}")
-        choices = field.metadata["choices"]
-        if choices and value not in choices:
-            raise ValueError(
-                f"{field.name} must be one of {', '.join(choices)}; got {value!r}"
-            )
-        least = field.metadata["at_least"]
-        if kind in (int, float) and not value >= least:
-            raise ValueError(f"{field.name} must be at least {least}; got {value!r}")
+        if typing.get_origin(hint) is tuple:
+            hint = typing.get_args(hint)[0]
+            several = value
+        else:
+            several = (value,)
+        for element in several:
+            _check_value(field, hint, element)
+
+
+def _check_value(field: dataclasses.Field, hint: Any, value: Any) -> None:
+    """Refuses a value, or one of several, that the field cannot have."""
+    kind = next((k for k in _KINDS if hint in (k, k | None)), None)
+    if kind and not _is_a(value, kind):
+        raise ValueError(f"{field.name} must be {_KINDS[kind]}; got {value!r}")
+    choices = field.metadata["choices"]
+    if choices and value not in choices:
+        raise ValueError(
+            f"{field.name} must be one of {', '.join(choices)}; got {value!r}"
+        )
+    least = field.metadata["at_least"]
+    if kind in (int, float) and not value >= least:
+        raise ValueError(f"{field.name} must be at least {least}; got {value!r}")
 
 
 # The types of fields, and what errors call them.

@@ -1,6 +1,6 @@
 """From any source of sentences to a token store.
 
-`prepare_store` is what `python -m stackoverflow.prepare` runs: it reads a source once,
+`prepare_store` is what `python -m stackoverflow prepare` runs: it reads a source once,
 counts words, chooses the vocabulary and writes the store, with several processes and
 in bounded memory. All it has finished stays in `<out>.partial` until the store is
 complete; only then does the store appear, in one rename.

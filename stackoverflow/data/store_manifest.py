@@ -47,7 +47,7 @@ def read_manifest(path: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise TokenStoreError(
             f"{path}: no token store here ({MANIFEST} is missing); make one with "
-            "python -m stackoverflow.prepare"
+            "python -m stackoverflow prepare"
         ) from error
     except (ValueError, RecursionError) as error:
         raise TokenStoreError(f"{file}: damaged, not JSON ({error})") from error

@@ -116,7 +116,7 @@ class TokenStore:
         checked now; the checksum of each part when the part is first used.
 
         Args:
-          path: The folder that `stackoverflow.prepare` wrote.
+          path: The folder that `stackoverflow prepare` wrote.
           verify: Check the checksums of all parts now.
 
         Returns:

@@ -1,4 +1,4 @@
-"""`python -m stackoverflow.audit` on a tiny run, and on one that cheats."""
+"""`python -m stackoverflow audit` on a tiny run, and on one that cheats."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tests import forked, tiny_stores
+from tests import command_lines, forked, tiny_stores
 from tff_agg.experiment import canary_audit
 from tff_agg.experiment.build import Compiled, build
 from tff_agg.experiment.commands import audit as driver
@@ -49,8 +49,7 @@ def folder(token_store, tmp_path):
 @pytest.mark.slow
 def test_a_sound_run_passes_and_its_report_says_so(folder):
     flags = (f"--canaries={CANARIES}", "--window=2", "--insecure_seed=1")
-    program = "from stackoverflow import audit; audit.entry_point()"
-    done = forked.run(program, f"--run={folder}", *flags)
+    done = forked.run(command_lines.program("audit"), f"--run={folder}", *flags)
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("claimed epsilon ")

@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import flags
 
 from cifar import data, layers, wide_resnet
 from cifar.layers import Layers
 from cifar.task import Cifar, CifarConfig
 from tff_agg import privacy
 from tff_agg.experiment.build import Compiled, build
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "cifar" / "configs").glob("*.cfg"))
@@ -256,10 +255,7 @@ def test_validation_and_test_data_are_halves():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_flag_files_are_rows_of_the_paper(path):
-    values = flags.FlagValues()
-    flag_fields.define(CifarConfig, values)
-    values(["cifar.train", f"--flagfile={path}"])
-    read = flag_fields.read(CifarConfig, values)
+    (read,) = flags.parse([f"--flagfile={path}"], CifarConfig)
     printed = float(path.stem.rpartition("eps")[2])
     assert read.pds == ("pds" in path.stem)
     assert read.batch_size == (4096 if read.dataset == "cifar10" else 16384)
@@ -280,7 +276,8 @@ def test_there_is_a_flag_file_for_every_row():
 @pytest.mark.slow
 def test_the_binary_trains_without_data(tmp_path):
     command = [
-        sys.executable, "-m", "cifar.train", "--synthetic", f"--out={tmp_path / 'run'}",
+        sys.executable, "-m", "cifar", "train", "--synthetic",
+        f"--out={tmp_path / 'run'}",
         "--rounds=3", "--batch_size=200", "--noise_multiplier=2", "--evaluate_every=2",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -75,10 +75,8 @@ def test_what_is_there_is_not_computed_again(bundle, monkeypatch):
 
 
 def row(name):
-    values = flags.FlagValues()
-    flag_fields.define(CifarConfig, values)
-    values(["cifar.train", f"--flagfile={CONFIGS / name}.cfg"])
-    return flag_fields.read(CifarConfig, values)
+    (config,) = flag_fields.parse([f"--flagfile={CONFIGS / name}.cfg"], CifarConfig)
+    return config
 
 
 @pytest.mark.parametrize("task", [arms.ORIGINAL, arms.SHIFT])

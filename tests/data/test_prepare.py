@@ -12,14 +12,13 @@ import sys
 import traceback
 
 import pytest
-from absl import flags
 
-from stackoverflow import prepare
 from stackoverflow.data import encode, preparation, word_choice
 from stackoverflow.data.preparation import make_source, prepare_store
 from stackoverflow.data.store_manifest import read_manifest
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
+from tests import command_lines
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -215,8 +214,7 @@ def test_a_kill_between_the_rename_and_the_clearing_is_cleared_up(
 
 # The binary as it is, killed in the middle of a stage.
 KILLED = """
-import os, signal, sys
-from stackoverflow import prepare
+import os, runpy, signal, sys
 from tff_agg.experiment import progress
 
 stage = sys.argv.pop(1)
@@ -227,7 +225,8 @@ class Strike(progress.StageBar):
             os.kill(os.getpid(), signal.SIGKILL)
 
 progress.StageBar = Strike
-prepare.entry_point()
+sys.argv.insert(1, "prepare")
+runpy.run_module("stackoverflow", run_name="__main__", alter_sys=True)
 """
 
 
@@ -247,7 +246,7 @@ def test_killed_processes_go_on(tmp_path):
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert not out.exists()
     done = subprocess.run(
-        [sys.executable, "-m", "stackoverflow.prepare", *arguments],
+        [sys.executable, "-m", "stackoverflow", "prepare", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -356,10 +355,7 @@ def test_progress_is_reported_for_every_stage(tmp_path):
 
 
 def run_binary(*arguments):
-    values = flags.FlagValues()
-    prepare.define_flags(values)
-    values(["prepare", *arguments])
-    return prepare.run(values)
+    return command_lines.run(None, "stackoverflow.prepare", *arguments)
 
 
 def test_the_binary_prints_what_it_made(tmp_path, capsys):
@@ -372,12 +368,12 @@ def test_the_binary_prints_what_it_made(tmp_path, capsys):
     assert "OOV share" in printed
 
 
-def test_the_binary_says_what_is_wrong_and_fails(tmp_path, capsys):
+def test_the_command_says_what_is_wrong_and_makes_nothing(tmp_path):
     out = tmp_path / "store"
-    assert run_binary("--source=parquet", "--path=/nowhere", f"--out={out}") == 1
-    assert "/nowhere" in capsys.readouterr().err
-    assert run_binary("--download", f"--out={out}") == 1
-    assert "--download" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="/nowhere"):
+        run_binary("--source=parquet", "--path=/nowhere", f"--out={out}")
+    with pytest.raises(ValueError, match="--download=True needs source=official"):
+        run_binary("--download", f"--out={out}")
     assert not out.exists()
 
 

@@ -7,7 +7,6 @@ import os
 
 import numpy as np
 import pytest
-from absl import flags
 
 from stackoverflow import prepare
 from stackoverflow.data import encode, vocabulary, votes
@@ -15,6 +14,7 @@ from stackoverflow.data.preparation import prepare_store
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.task import StackOverflowConfig
+from tests import command_lines
 from tff_agg.privacy import KeySelection, Release
 
 CAP = 3
@@ -241,10 +241,8 @@ def test_a_run_counts_the_vocabulary(tmp_path):
 
 
 def run(*arguments):
-    values = flags.FlagValues()
-    prepare.define_flags(values)
-    values(["prepare", "--users=120", "--words=40", "--workers=1", *arguments])
-    return prepare.run(values)
+    given = ["--users=120", "--words=40", "--workers=1", *arguments]
+    return command_lines.run(None, "stackoverflow.prepare", *given)
 
 
 def test_the_binary_says_what_the_vocabulary_means(tmp_path, capsys):
@@ -258,8 +256,8 @@ def test_the_binary_says_what_the_vocabulary_means(tmp_path, capsys):
     assert run(f"--out={tmp_path}/private", *options) == 0
     shown = capsys.readouterr().out
     assert "vocabulary: ρ = 2, δ = 1e-07, counted by every run" in shown
-    assert run(f"--out={tmp_path}/half", options[0]) == 1
-    assert "belong together; got 20 and None" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="belong together; got 20 and None"):
+        run(f"--out={tmp_path}/half", options[0])
     assert not (tmp_path / "half").exists()
 
 

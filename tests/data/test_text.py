@@ -1,15 +1,15 @@
 """What raw text becomes: tokens, sentences, splits, and errors with file and line."""
 
+import functools
 import json
 import os
 
 import pytest
-from absl import flags
 
-from stackoverflow import prepare
 from stackoverflow.data import text, tokenisation
 from stackoverflow.data.preparation import make_source, prepare_store
 from stackoverflow.data.text import TextSource
+from tests import command_lines
 from tff_agg.privacy import KeySelection
 
 
@@ -169,14 +169,14 @@ def test_errors_name_file_and_line_and_quote_nothing(tmp_path, name, content, me
 
 def test_the_command(tmp_path, capsys):
     path = write_csv(tmp_path / "posts.csv", posts())
-    values = flags.FlagValues()
-    prepare.define_flags(values)
-    out = tmp_path / "store"
-    values(["", "--source=text", f"--path={path}", f"--out={out}", "--workers=1"])
-    assert prepare.run(values) == 0
-    values(["", "--users=5", "--vocab_delta=0.1"])
-    assert prepare.run(values) == 1
-    shown, said = capsys.readouterr()
-    assert "--users needs --source=synthetic; --vocab_delta needs --vocab_us" in said
+    prepare = functools.partial(command_lines.run, None, "stackoverflow.prepare")
+    given = ["--source=text", f"--path={path}", f"--out={tmp_path / 'store'}"]
+    assert prepare(*given, "--workers=1") == 0
+    with pytest.raises(
+        ValueError,
+        match=r"--users=5 needs source=synthetic; .*--vocab_delta needs --vocab_us",
+    ):
+        prepare(*given, "--users=5", "--vocab_delta=0.1")
+    shown = capsys.readouterr().out
     assert "0 in heldout, 0 in test" in shown
     assert "counted without noise" in shown

@@ -7,13 +7,12 @@ import shlex
 
 import numpy as np
 import pytest
-from absl import flags
 
 from examples.emnist import data
 from examples.emnist.task import Emnist, EmnistConfig
+from tests import command_lines
 from tff_agg.experiment.build import Compiled
-from tff_agg.experiment.commands import evaluate, train, uncertainty
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import evaluate, uncertainty
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 
@@ -37,28 +36,26 @@ def test_the_page_shows_the_code_that_is_there():
     shown = re.findall(r"`(examples/\S+\.py)`:\n\n```python\n(.*?)\n```", PAGE, re.S)
     assert [path for path, _ in shown] == [
         "examples/emnist/task.py",
-        "examples/emnist/train.py",
+        "examples/emnist/__main__.py",
     ]
     for path, code in shown:
         assert code == (ROOT / path).read_text().rstrip(), path
 
 
-def test_every_command_of_the_page_is_one_that_the_binaries_take():
+def test_every_command_of_the_page_is_one_that_there_is():
     block = re.search(r"```sh\n(.*?)```", PAGE, re.S).group(1).replace("\\\n", " ")
-    commands = re.findall(r"python -m examples\.emnist\.(\w+) (.*)", block)
-    assert [name for name, _ in commands] == [
+    lines = re.findall(r"python -m examples\.emnist (\w+) (.*)", block)
+    assert [name for name, _ in lines] == [
         "train",
         "train",
         "evaluate",
         "uncertainty",
     ]
-    drivers = {"train": train, "evaluate": evaluate, "uncertainty": uncertainty}
-    for name, arguments in commands:
-        values = flags.FlagValues()
-        drivers[name].define_flags(Emnist, values)
-        values(["binary", *shlex.split(arguments.replace("$seed", "0"))])
+    for name, arguments in lines:
+        given = shlex.split(arguments.replace("$seed", "0"))
+        read = command_lines.options(Emnist, name, *given)
         if name == "train":
-            assert flag_fields.read(EmnistConfig, values).rounds == 50
+            assert read[1].rounds == 50
 
 
 def test_writers_of_different_splits_share_no_image():

@@ -16,12 +16,12 @@ from tff_agg.experiment.run import run as training
 # The binary as it is. Root writes wherever it likes; without its capabilities it is
 # like everybody else.
 AS_EVERYBODY = """
-import ctypes, os
-from stackoverflow import train
+import ctypes, os, runpy, sys
 version_3, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
 if os.geteuid() == 0:
     assert ctypes.CDLL(None).capset(version_3, nothing) == 0
-train.entry_point()
+sys.argv.insert(1, "train")
+runpy.run_module("stackoverflow", run_name="__main__", alter_sys=True)
 """
 
 
@@ -73,8 +73,7 @@ def newest_state(out):
 
 # The binary as it is, which may write short files only from its third round on.
 LIMITED = """
-import resource, sys
-from stackoverflow import train
+import resource, runpy, sys
 from tff_agg.experiment import terminal
 
 on_round = terminal.TrainingBar.on_round
@@ -85,13 +84,13 @@ def limit(self, done, facts):
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_200, 10_200))
 
 terminal.TrainingBar.on_round = limit
-train.entry_point()
+sys.argv.insert(1, "train")
+runpy.run_module("stackoverflow", run_name="__main__", alter_sys=True)
 """
 
 # The binary as it is, on a disk that others fill from its third round on.
 FILLED = """
-import contextlib, sys
-from stackoverflow import train
+import contextlib, runpy, sys
 from tff_agg.experiment import terminal
 
 path, on_round = sys.argv.pop(1), terminal.TrainingBar.on_round
@@ -104,7 +103,8 @@ def fill(self, done, facts):
                 filler.write(bytes(1 << 12))
 
 terminal.TrainingBar.on_round = fill
-train.entry_point()
+sys.argv.insert(1, "train")
+runpy.run_module("stackoverflow", run_name="__main__", alter_sys=True)
 """
 
 

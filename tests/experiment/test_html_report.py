@@ -15,7 +15,7 @@ from tff_agg.experiment import html_page
 from tff_agg.experiment.commands import report
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.run import tables
-from tff_agg.recycling import inference
+from tff_agg.recycling.methods import parse_methods
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 # The first colour of matplotlib, in which θ is drawn.
@@ -32,8 +32,8 @@ def run(token_store, cache, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(run):
-    grid = inference.Grid(uta=(2, 50), ema=(0.9,))
-    config = report.ReportConfig(run=str(run), grid=grid, examples=60)
+    wanted = parse_methods("uta:2,50 ema:0.9,0.9999")
+    config = report.ReportConfig(run=str(run), methods=wanted, examples=60)
     path = report.write(StackOverflow, config)
     assert path == run / "report.html"
     return path
@@ -95,7 +95,7 @@ def test_a_run_without_validation_is_reported(run, tmp_path):
     for name in ("validation.csv", "test.csv", "privacy_report.json"):
         (copy / name).unlink()
     config = report.ReportConfig(
-        run=str(copy), out=str(tmp_path / "x.html"), grid=inference.Grid(), examples=60
+        run=str(copy), out=str(tmp_path / "x.html"), methods=(), examples=60
     )
     text = report.write(StackOverflow, config).read_text()
     assert "not been validated yet" in text and "no privacy report" in text

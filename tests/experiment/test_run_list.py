@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags
 
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
@@ -30,7 +29,7 @@ def folder(token_store, cache, tmp_path_factory):
 
 
 def shown(capsys, *arguments):
-    status = driver.main(StackOverflow, flags.FlagValues(), list(map(str, arguments)))
+    status = driver.run(StackOverflow, list(map(str, arguments)))
     return status, capsys.readouterr().out
 
 
@@ -85,16 +84,15 @@ def test_a_folder_without_runs_is_named(tmp_path):
 @pytest.mark.parametrize("arguments", [(), ("a", "b", "c")])
 def test_the_number_of_folders_is_checked(arguments):
     with pytest.raises(ValueError, match="two run folders to compare"):
-        driver.main(StackOverflow, flags.FlagValues(), arguments)
+        driver.run(StackOverflow, arguments)
 
 
 def test_the_binary_answers_without_tensorflow(folder):
     program = (
-        "import sys\n"
-        "from stackoverflow import runs\n"
-        f"sys.argv = ['runs', {str(folder)!r}]\n"
+        "import runpy, sys\n"
+        f"sys.argv = ['', 'runs', {str(folder)!r}]\n"
         "try:\n"
-        "    runs.entry_point()\n"
+        "    runpy.run_module('stackoverflow', run_name='__main__', alter_sys=True)\n"
         "finally:\n"
         "    assert 'tensorflow' not in sys.modules\n"
     )

@@ -1,4 +1,4 @@
-"""`python -m stackoverflow.train` from flags to files, and killed on Ray."""
+"""`python -m stackoverflow train` from flags to files, and killed on Ray."""
 
 import json
 import signal

@@ -5,14 +5,12 @@ import json
 import pathlib
 
 import pytest
-from absl import flags
 
 import stackoverflow
 from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tests import command_lines
 from tff_agg import averaging
 from tff_agg.experiment import config as configs
-from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.commands import train
 from tff_agg.experiment.run import identity
 from tff_agg.privacy import recipe
 
@@ -129,29 +127,11 @@ def test_a_change_is_reported_field_by_field():
     ]
 
 
-def test_a_configuration_of_an_earlier_version_is_read():
-    saved = make(store="x").to_json() | {"state_every": 10, "store_fingerprint": "a"}
-    saved["validation_sentences"] = saved.pop("validation_examples") - 1
-    found = StackOverflowConfig.from_json(saved)
-    assert found.validation_examples == make().validation_examples - 1
-    assert found.store == "x"
-
-
 def test_runs_that_differ_outside_the_process_share_one():
     one, other = make(seed=1, store="a", pds=True), make(seed=2, store="b")
     assert one.process_key() == other.process_key()
     assert make(k=4).process_key() != make(k=5).process_key()
     assert make(lstm_size=4).process_key() != make(lstm_size=5).process_key()
-
-
-# What runs were saved with before some fields were added.
-ADDED_LATER = ("participation", "epoch_length", "per_node_multiplier", "completion")
-
-
-def test_a_configuration_from_before_a_field_was_added_is_read():
-    config = make(min_separation=5, max_participations=2, rounds=24)
-    old = {k: v for k, v in config.to_json().items() if k not in ADDED_LATER}
-    assert StackOverflowConfig.from_json(old | {"store_fingerprint": "1"}) == config
 
 
 def test_a_configuration_of_a_later_version_is_refused():
@@ -174,10 +154,7 @@ def test_flag_files_give_valid_configurations():
     """Through the binary's own flags."""
     found = {}
     for path in CONFIGS:
-        values = flags.FlagValues()
-        train.define_flags(StackOverflow, values)
-        values(["x", f"--flagfile={path}"])
-        config = flag_fields.read(StackOverflowConfig, values)
+        config = read(f"--flagfile={path}")
         found[path.stem] = config.to_json()
     assert found["so_uta_eps8.2"]["noise_multiplier"] == 0.682
     assert found["so_uta_eps8.2"]["clip_norm"] == 0.3
@@ -191,10 +168,11 @@ def test_every_field_says_what_it_is():
 
 
 def read(*given):
-    values = flags.FlagValues()
-    train.define_flags(StackOverflow, values)
-    values(["train", "--noise_multiplier=0.5", *given])
-    return flag_fields.read(StackOverflowConfig, values), values
+    """Returns the configuration that `train` reads."""
+    return command_lines.options(StackOverflow, "train", "--out=x", *given)[1]
+
+
+NOISE = "--noise_multiplier=0.5"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +198,7 @@ def read(*given):
 )
 def test_flags_that_would_change_nothing_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        read(*given)
+        read(NOISE, *given)
 
 
 @pytest.mark.parametrize(
@@ -234,10 +212,13 @@ def test_flags_that_would_change_nothing_are_refused(given, message):
     ],
 )
 def test_flags_that_matter_are_taken(given):
-    read(*given)
+    read(NOISE, *given)
 
 
 def test_preparing_is_refused_where_there_is_a_store():
-    config, values = read("--store=data", "--vocab_size=100", "--source=synthetic")
-    with pytest.raises(ValueError, match="--source, --vocab_size: without effect"):
-        StackOverflow.with_data(config, values)
+    message = (
+        "--source=synthetic has no place beside store=data; --vocab_size=100 has no "
+        "place beside store=data"
+    )
+    with pytest.raises(ValueError, match=message):
+        read(NOISE, "--store=data", "--vocab_size=100", "--source=synthetic")

@@ -1,4 +1,4 @@
-"""`python -m stackoverflow.train` on Ctrl-C, SIGTERM and kill -9: nothing is lost."""
+"""`python -m stackoverflow train` on Ctrl-C, SIGTERM and kill -9: nothing is lost."""
 
 import signal
 import subprocess
@@ -43,7 +43,8 @@ runtime.create = lambda name, **options: create(
     name, **options | {"on_client": on_client}
 )
 try:
-    train.entry_point()
+    sys.argv.insert(1, "train")
+    runpy.run_module("stackoverflow", run_name="__main__", alter_sys=True)
 finally:
     print("clients that worked:", len(worked), flush=True)
 """
@@ -93,8 +94,7 @@ def test_stopped_and_killed_it_says_how_to_go_on_and_goes_on_to_the_same_bits(
 
 
 PREPARE = """
-import os, signal, sys, psutil
-from stackoverflow import prepare
+import os, runpy, signal, sys, psutil
 from tff_agg.experiment import progress
 number, stage = int(sys.argv.pop(1)), sys.argv.pop(1)
 
@@ -105,7 +105,8 @@ class Strike(progress.StageBar):
             os.kill(os.getpid(), number)
 
 progress.StageBar = Strike
-prepare.entry_point()
+sys.argv.insert(1, "prepare")
+runpy.run_module("stackoverflow", run_name="__main__", alter_sys=True)
 """
 
 
@@ -130,6 +131,6 @@ def test_an_interrupted_preparation_says_how_to_go_on(tmp_path, number, stage):
     workers = [int(pid) for pid in done.stdout.split()]
     assert len(workers) >= 2
     assert_all_end(workers)
-    prepare = [sys.executable, "-m", "stackoverflow.prepare", *flags]
+    prepare = [sys.executable, "-m", "stackoverflow", "prepare", *flags]
     subprocess.run(prepare, cwd=ROOT, check=True, capture_output=True, timeout=300)
     assert TokenStore.open(tmp_path / "store", verify=True).users("train").size

@@ -1,11 +1,11 @@
-"""Tiny runs: of `python -m stackoverflow.train`, and configurations of the library."""
+"""Tiny runs: of `python -m stackoverflow train`, and configurations of the library."""
 
 import pathlib
 import subprocess
 import sys
 
 from stackoverflow.task import StackOverflowConfig
-from tests import forked
+from tests import command_lines, forked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = [
@@ -18,8 +18,8 @@ FLAGS = [
     "--k=2",
     "--epsilon=8",
     "--evaluate_every=4",
-    "--validation_sentences=60",
-    "--test_sentences=60",
+    "--validation_examples=60",
+    "--test_examples=60",
     "--insecure_noise_seed=7",
     "--group_users=1",
 ]
@@ -45,14 +45,10 @@ def tiny_config(store, **changes):
     return StackOverflowConfig(**({"store": store} | TINY | changes))
 
 
-_PROGRAM = "from stackoverflow import train; train.entry_point()"
-
-
 # The binary as it is, killed before its n-th call that makes something durable. It
 # prints its children first.
 KILLED = """
-import os, psutil, signal, sys
-from stackoverflow import train
+import os, psutil, runpy, signal, sys
 
 left, fsync = int(sys.argv.pop(1)), os.fsync
 
@@ -66,7 +62,8 @@ def dying(descriptor):
     fsync(descriptor)
 
 os.fsync = dying
-train.entry_point()
+sys.argv.insert(1, "train")
+runpy.run_module("stackoverflow", run_name="__main__", alter_sys=True)
 """
 
 
@@ -77,7 +74,7 @@ def flags(store, out, *more):
 
 def run(store, out, *more):
     """Runs it to its end from nothing."""
-    binary = [sys.executable, "-m", "stackoverflow.train"]
+    binary = [sys.executable, "-m", "stackoverflow", "train"]
     return subprocess.run(
         [*binary, *flags(store, out, *more)],
         cwd=ROOT,
@@ -88,4 +85,4 @@ def run(store, out, *more):
 
 def run_forked(store, out, *more):
     """Runs it to its end, with TensorFlow loaded already."""
-    return forked.run(_PROGRAM, *flags(store, out, *more))
+    return forked.run(command_lines.program("train"), *flags(store, out, *more))

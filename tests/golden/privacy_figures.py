@@ -18,11 +18,11 @@ import tempfile
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 from pds import Group, Sampler, linear
 from pds.poisson_sampler import PoissonSampler
 from tff_agg import account
+from tff_agg.experiment.commands import flags
 from tff_agg.privacy import (
     AtMostOnce,
     FixedEpochOrder,
@@ -96,13 +96,11 @@ def plan_of(given: dict[str, Any]):
     """Returns the plan that the account command makes of these flags."""
     if not any(name in given for name in _NOISES):
         given = given | {"noise_multiplier": 0.341}
-    values = flags.FlagValues()
-    account.define_flags(values)
     with tempfile.TemporaryDirectory() as cache:
-        values(
-            ["", f"--noise_cache={cache}", *(f"--{k}={v}" for k, v in given.items())]
-        )
-        return account.plan(values)
+        arguments = [f"--{name}={value}" for name, value in given.items()]
+        arguments.append(f"--noise_cache={cache}")
+        (options,) = flags.parse(arguments, account.AccountOptions)
+        return options.plan()
 
 
 def conversions(sigma: float) -> dict[str, float]:

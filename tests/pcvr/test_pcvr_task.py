@@ -1,21 +1,19 @@
 """The task and its binaries, from made-up clicks to tables, pictures and reports."""
 
 import dataclasses
-import importlib
 import json
 import pathlib
 import signal
 
 import numpy as np
 import pytest
-from absl import flags
 
 from pcvr import auc
 from pcvr.task import Pcvr, PcvrConfig
-from tests import forked
+from tests import command_lines, forked
 from tests.experiment.run_contents import contents
 from tff_agg.experiment.build import Compiled, build
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import flags
 from tff_agg.experiment.run import ledger
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
@@ -42,13 +40,8 @@ def as_flags(settings):
 
 
 def binary(name, *given):
-    """Runs what `python -m pcvr.{name}` runs, in this process."""
-    assert importlib.import_module(f"pcvr.{name}").entry_point
-    driver = importlib.import_module(f"tff_agg.experiment.commands.{name}")
-    values = flags.FlagValues()
-    driver.define_flags(Pcvr, values)
-    values([name, *given])
-    return driver.main(Pcvr, values)
+    """Runs what `python -m pcvr {name}` runs, in this process."""
+    return command_lines.run(Pcvr, name, *given)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +86,7 @@ def test_a_run_is_judged_by_auc_loss_and_says_what_is_protected(runs):
 
 def test_evaluate_leaves_the_vote_out_and_says_why(runs, tmp_path, capsys):
     given = [f"--runs={','.join(runs)}", f"--out={tmp_path}", "--examples=200"]
-    grid = ["--uta_k=3,8", "--output_k=1,4", "--ema=0.9"]
+    grid = ["--methods=uta:3,8 opa:1,4 omv:1,4 ema:0.9,0.9999"]
     assert binary("evaluate", *given, *grid) == 0
     assert f"OMV is left out: {Pcvr.no_vote}" in capsys.readouterr().out
     rows = [
@@ -113,7 +106,7 @@ def test_evaluate_leaves_the_vote_out_and_says_why(runs, tmp_path, capsys):
 
 def test_tune_uncertainty_and_report_run_to_their_end(runs, tmp_path, capsys):
     given = [f"--runs={','.join(runs)}", "--examples=150"]
-    grid = ["--uta_k=2,6", "--output_k=2,6", "--ema=0.9"]
+    grid = ["--methods=uta:2,6 opa:2,6 omv:2,6 ema:0.9,0.9999"]
     assert binary("tune", *given, *grid, f"--out={tmp_path / 'tune'}") == 0
     assert "OMV" not in capsys.readouterr().out
     sizes = ["--sizes=2", "--repeats=2", f"--out={tmp_path / 'widths'}"]
@@ -121,7 +114,7 @@ def test_tune_uncertainty_and_report_run_to_their_end(runs, tmp_path, capsys):
     assert (tmp_path / "widths" / "widths.csv").exists()
     page = tmp_path / "page.html"
     assert binary("report", f"--run={runs[0]}", f"--out={page}", "--examples=150",
-                  "--uta_k=2") == 0  # fmt: skip
+                  "--methods=uta:2") == 0  # fmt: skip
     assert "what is protected is one click" in page.read_text()
 
 
@@ -165,17 +158,14 @@ def test_every_flag_file_is_a_configuration_at_epsilon_6():
     found = sorted((ROOT / "pcvr" / "configs").glob("*.cfg"))
     assert len(found) == 3
     for path in found:
-        values = flags.FlagValues()
-        flag_fields.define(PcvrConfig, values)
-        values(["train", f"--flagfile={path}", "--data=clicks.parquet"])
-        config = flag_fields.read(PcvrConfig, values)
+        given = [f"--flagfile={path}", "--data=clicks.parquet"]
+        (config,) = flags.parse(given, PcvrConfig)
         assert config.epsilon == 6 and "proxy" in config.data_note
 
 
 # The binary as it is, killed where it makes the step after its third durable.
 KILLED = """
-import os, signal
-from pcvr import train
+import os, runpy, signal, sys
 from tff_agg.experiment import terminal
 
 on_round, fsync, told = terminal.TrainingBar.on_round, os.fsync, 0
@@ -191,7 +181,8 @@ def dying(descriptor):
     fsync(descriptor)
 
 terminal.TrainingBar.on_round, os.fsync = note, dying
-train.entry_point()
+sys.argv.insert(1, "train")
+runpy.run_module("pcvr", run_name="__main__", alter_sys=True)
 """
 
 

@@ -6,23 +6,17 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags
+from absl.flags import UnrecognizedFlagError
 
 from tff_agg import account
+from tff_agg.experiment.commands import flags
 
 
 def run(tmp_path, **given):
     """Returns what the command would print for these flags."""
-    values = flags.FlagValues()
-    account.define_flags(values)
-    values(
-        [
-            "account",
-            f"--noise_cache={tmp_path}",
-            *(f"--{k}={v}" for k, v in given.items()),
-        ]
-    )
-    return account.answer(values)
+    arguments = [f"--{name}={value}" for name, value in given.items()]
+    arguments.append(f"--noise_cache={tmp_path}")
+    return account.answer(*flags.parse(arguments, account.AccountOptions))
 
 
 @pytest.mark.parametrize("mechanism", ["identity", "tree", "honaker", "blt", "banded"])
@@ -137,7 +131,7 @@ def test_bad_flags_are_named(tmp_path, given, message):
     "name", ["separation", "cohort_size", "momentum_decay", "cache"]
 )
 def test_there_is_one_set_of_flags(tmp_path, name):
-    with pytest.raises(flags.UnrecognizedFlagError):
+    with pytest.raises(UnrecognizedFlagError):
         run(tmp_path, noise_multiplier=1.0, **{name: 3})
 
 
@@ -145,9 +139,10 @@ def command(*arguments):
     """Runs the command as a program, as a user would."""
     code = (
         "import sys\n"
-        "from tff_agg import account\n"
+        "from tff_agg import __main__\n"
+        "sys.argv.insert(1, 'account')\n"
         "try:\n"
-        "    account.run()\n"
+        "    __main__.main()\n"
         "finally:\n"
         "    heavy = {'tensorflow', 'tensorflow_privacy', 'jax'} & set(sys.modules)\n"
         "    assert not heavy, heavy\n"
@@ -181,4 +176,4 @@ def test_the_program_warns_of_a_delta_of_one_user_on_stderr():
 def test_the_program_names_what_is_wrong_on_stderr():
     done = command("--mechanism=tree", "--noise_multiplier=-2")
     assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("error: noise_multiplier must be at least 0")
+    assert done.stderr.startswith("\nerror: noise_multiplier must be at least 0")

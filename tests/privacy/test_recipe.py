@@ -5,12 +5,10 @@ import json
 
 import numpy as np
 import pytest
-from absl import flags
 
 from stackoverflow.task import StackOverflow
 from tff_agg import account, privacy
-from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.commands import train
+from tff_agg.experiment.commands import flags
 from tff_agg.noise import toeplitz
 from tff_agg.privacy import PrivacyRecipe, recipe
 
@@ -25,20 +23,18 @@ EXAMPLE = {
 }
 
 
-def parsed(define, given):
-    values = flags.FlagValues()
-    define(values)
-    values(["program", *(f"--{name}={value}" for name, value in given.items())])
-    return values
+def parsed(options, given):
+    arguments = [f"--{name}={value}" for name, value in given.items()]
+    (read,) = flags.parse(arguments, options)
+    return read
 
 
 def plan_of_account(given):
-    return account.plan(parsed(account.define_flags, given))
+    return parsed(account.AccountOptions, given).plan()
 
 
 def plan_of_training(given):
-    values = parsed(lambda own: train.define_flags(StackOverflow, own), given)
-    return flag_fields.read(StackOverflow.Config, values).build_plan()
+    return parsed(StackOverflow.Config, given).build_plan()
 
 
 def rmse(plan, decay):
@@ -130,10 +126,9 @@ def test_account_and_training_agree_on_defaults_and_long_runs(given):
 
 def test_account_has_the_flags_of_the_recipe_and_training_has_all_of_them():
     names = {field.name for field in dataclasses.fields(PrivacyRecipe)}
-    of_account = set(parsed(account.define_flags, {}))
+    of_account = {field.name for field in dataclasses.fields(account.AccountOptions)}
     assert of_account == names | {"json", "population", "batch_size"}
-    of_training = parsed(lambda own: train.define_flags(StackOverflow, own), {})
-    assert names <= set(of_training)
+    assert names <= {field.name for field in dataclasses.fields(StackOverflow.Config)}
     for field in dataclasses.fields(PrivacyRecipe):
         assert field.metadata["help"]
 

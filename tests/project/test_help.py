@@ -7,40 +7,52 @@ import sys
 
 import pytest
 
+from tff_agg.experiment import commands
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# One flag of each; `runs` has none.
+# A package, or a program, with a command and one of its flags.
 COMMANDS = {
-    "stackoverflow.audit": "--canaries",
+    "stackoverflow audit": "--canaries",
+    "stackoverflow evaluate": "--methods",
+    "stackoverflow export": "--method",
+    "stackoverflow predict": "--model",
+    "stackoverflow prepare": "--source",
+    "stackoverflow report": "--run",
+    "stackoverflow runs": "",
+    "stackoverflow train": "--dry_run",
+    "stackoverflow tune": "--algorithm",
+    "stackoverflow uncertainty": "--runs",
+    "cifar features": "--weights",
+    "pcvr train": "--feature_classes",
+    "tff_agg account": "--noise_multiplier",
+    "examples.emnist train": "--writers",
     "stackoverflow.demo": "--seeds",
-    "stackoverflow.evaluate": "--uta_k",
-    "stackoverflow.export": "--method",
-    "stackoverflow.predict": "--model",
-    "stackoverflow.prepare": "--source",
-    "stackoverflow.report": "--run",
-    "stackoverflow.runs": "",
-    "stackoverflow.train": "--dry_run",
-    "stackoverflow.tune": "--algorithm",
-    "stackoverflow.uncertainty": "--runs",
-    "tff_agg.account": "--noise_multiplier",
-    "examples.emnist.train": "--writers",
     "benchmarks.audit": "--window",
     "benchmarks.normals": "--noise_multiplier",
     "benchmarks.runtime_memory": "--warm_up",
     "benchmarks.small_rounds": "--tasks",
 }
+# The modules of commands that not every task has.
+MODULES = {
+    "prepare": "stackoverflow.prepare",
+    "predict": "stackoverflow.predict",
+    "features": "cifar.features",
+    "account": "tff_agg.account",
+}
 # Forked from one process, so that what all of them import is imported once.
 PROGRAM = """
 import os, runpy, sys
 import stackoverflow.data.preparation, stackoverflow.task, tff_agg.account
-for name in sys.argv[1:]:
+for line in sys.argv[1:]:
     sys.stdout.flush()
     if os.fork() == 0:
-        sys.argv[1:] = ["--help"]
+        name, *command = line.split()
+        sys.argv[1:] = [*command, "--help"]
         try:
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         except SystemExit:
             loaded = {"tensorflow", "jax"} & set(sys.modules)
-            print(f"== end of {name}, loaded: {sorted(loaded)}", flush=True)
+            print(f"== end of {line}, loaded: {sorted(loaded)}", flush=True)
         finally:
             os._exit(0)
     os.wait()
@@ -68,8 +80,28 @@ def shown():
 @pytest.mark.parametrize("name, flag", COMMANDS.items())
 def test_help_is_told_at_once(shown, name, flag):
     text = shown[name]
-    module = ROOT / (name.replace(".", "/") + ".py")
+    program, *command = name.split()
+    if command:
+        program = MODULES.get(command[0], commands.COMMANDS.get(command[0]))
+    module = ROOT / (program.replace(".", "/") + ".py")
     first = module.read_text().split('"""')[1].splitlines()[0]
     assert first in text
+    if not flag:
+        assert "FOLDER [OTHER]" in text
+        return
     assert f"\n  {flag}" in text or f"\n  --[no]{flag[2:]}" in text
     assert text.endswith("loaded: []")
+
+
+@pytest.mark.parametrize("package", ["stackoverflow", "cifar", "pcvr"])
+def test_alone_a_task_lists_its_commands_with_a_line_each(package):
+    program = [sys.executable, "-m", package]
+    done = subprocess.run(program, cwd=ROOT, text=True, capture_output=True, check=True)
+    lines = done.stdout.splitlines()[1:]
+    names = [line.split()[0] for line in lines]
+    assert names[: len(commands.COMMANDS)] == list(commands.COMMANDS)
+    assert all(len(line.split()) > 4 for line in lines)
+    program.append("trian")
+    wrong = subprocess.run(program, cwd=ROOT, text=True, capture_output=True)
+    assert wrong.returncode == 2
+    assert "'trian' is no command" in wrong.stderr and "  train  " in wrong.stderr

@@ -11,6 +11,8 @@ import venv
 
 import pytest
 
+from tff_agg.experiment import commands
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = ("tff_agg", "stackoverflow", "cifar", "pcvr", "pds")
 TRAIN = [
@@ -18,24 +20,6 @@ TRAIN = [
     "--noise_multiplier=1", "--embedding_size=4", "--lstm_size=4",
     "--validation_examples=20", "--test_examples=20",
 ]  # fmt: skip
-
-
-# Scripts in forks of one process, so that what all of them import is imported once.
-HELP = """
-import os, runpy, sys
-import stackoverflow.data.preparation, stackoverflow.task, tff_agg.account
-for path in sys.argv[1:]:
-    sys.stdout.flush()
-    if os.fork() == 0:
-        sys.argv[:] = [path, "--help"]
-        try:
-            runpy.run_path(path, run_name="__main__")
-        finally:
-            sys.stdout.flush()
-            os._exit(0)
-    os.wait()
-    print("== end of", os.path.basename(path))
-"""
 
 
 def run(*command, cwd):
@@ -102,19 +86,13 @@ def test_another_project_installs_the_wheel_and_trains(outside):
     """
     assert "uta" in run(programs / "python", "-c", textwrap.dedent(program), cwd=work)
     plan = run(
-        programs / "tff-agg-account", "--rounds=10", "--noise_multiplier=1", cwd=work
+        programs / "tff-agg", "account", "--rounds=10", "--noise_multiplier=1", cwd=work
     )
     assert "epsilon" in plan
-    shown = run(programs / "tff-agg-train", *TRAIN, cwd=work)
+    shown = run(programs / "tff-agg", "stackoverflow", "train", *TRAIN, cwd=work)
     assert "Everything is in runs/outside" in shown
     assert len((work / "runs/outside/metrics.csv").read_text().splitlines()) == 3
-    # Every other command starts, from wherever it is installed.
-    config = (ROOT / "setup.cfg").read_text().split("console_scripts =")[1]
-    lines = config.split("[")[0].split("\n")
-    names = [line.split("=")[0].strip() for line in lines if "=" in line]
-    assert len(names) > 10 and all(os.access(programs / n, os.X_OK) for n in names)
-    scripts = [programs / name for name in names]
-    shown = run(programs / "python", "-c", HELP, *scripts, cwd=work)
-    for name in names:
-        text, _, shown = shown.partition(f"== end of {name}\n")
-        assert "Try --helpfull" in text, (name, text)
+    # Every other command is there, from wherever it is installed.
+    listed = run(programs / "tff-agg", "stackoverflow", cwd=work)
+    for name in (*commands.COMMANDS, "prepare", "predict"):
+        assert f"\n  {name} " in listed

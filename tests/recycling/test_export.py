@@ -10,7 +10,7 @@ import scipy.stats
 
 from stackoverflow import next_words
 from stackoverflow.task import StackOverflow
-from tests import forked
+from tests import command_lines, forked
 from tff_agg.experiment import exported
 from tff_agg.experiment.commands import export
 from tff_agg.experiment.runs import Run
@@ -122,13 +122,12 @@ def test_bad_flags_are_refused_by_name(flags):
 @pytest.mark.slow
 def test_the_binary_answers_a_text_and_line_after_line(model):
     flags = [f"--model={model}", "--words=2"]
-    program = "from stackoverflow import predict; predict.entry_point()"
-    once = forked.run(program, *flags, "how do", "i")
+    once = forked.run(command_lines.program("predict"), *flags, "how do", "i")
     assert once.returncode == 0, once.stderr
     assert "not in the vocabulary: how, do, i" in once.stdout
     assert once.stdout.count("±") == 3
     twice = subprocess.run(
-        [sys.executable, "-m", "stackoverflow.predict", *flags],
+        [sys.executable, "-m", "stackoverflow", "predict", *flags],
         input="one\ntwo\n",
         capture_output=True,
         text=True,

@@ -7,16 +7,17 @@ import sys
 
 import numpy as np
 import pytest
-from absl import flags
+from absl.flags import IllegalFlagValueError
 
 from benchmarks import one_pass
 from stackoverflow.task import StackOverflow
-from tests import forked
+from tests import command_lines, forked
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import averaging
 from tff_agg.experiment.commands import evaluate, tune, uncertainty
 from tff_agg.experiment.runs import Run, open_runs
 from tff_agg.recycling import inference, tuning
+from tff_agg.recycling.methods import parse_methods
 from tff_agg.recycling.metrics import Metric
 
 _SENTENCES = 60
@@ -192,21 +193,9 @@ def test_what_is_no_run_or_not_alike_is_refused(runs, token_store, tmp_path):
     (odd / "config.json").write_text(json.dumps(config | {"lstm_size": 6}))
     with pytest.raises(ValueError, match="other sizes"):
         open_runs(StackOverflow, [runs[0], str(odd)])
-    (odd / "config.json").write_text(json.dumps(config | {"store_fingerprint": "x"}))
+    (odd / "config.json").write_text(json.dumps(config | {"data_fingerprint": "x"}))
     with pytest.raises(ValueError, match="other data"):
         open_runs(StackOverflow, [str(odd)])
-
-
-def test_a_run_of_before_weights_had_names_is_read(token_store, tmp_path):
-    new = write_run(tmp_path / "new", token_store, seed=1)
-    old = write_run(
-        tmp_path / "old", token_store, seed=1, named=False, validation_sentences=33
-    )
-    one, other = (Run.open(StackOverflow, folder) for folder in (new, old))
-    assert other.config.validation_examples == 33
-    for name, value in one.load(5).items():
-        np.testing.assert_array_equal(other.load(5)[name], value)
-    assert list(other.load(5)) == list(one.load(5)) == list(one.task.shapes)
 
 
 def test_uncertainty_compares_both_estimators(runs, tmp_path):
@@ -216,7 +205,7 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
         sizes=(2, 4, 50),
         repeats=3,
         examples=30,
-        memory_budget=1 << 17,
+        memory_mb=0.125,
     )
     progress = []
     findings = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
@@ -299,66 +288,66 @@ def test_uncertainty_refuses_what_it_cannot_compare(runs, token_store, tmp_path)
 @pytest.mark.slow
 def test_a_binary_from_the_command_line(own_runs, tmp_path):
     """One for all: flags, progress bars, table, files and a plain error."""
-    command = [sys.executable, "-m", "stackoverflow.tune", f"--out={tmp_path}"]
-    command += [f"--runs={','.join(own_runs)}", "--sentences=20", "--ema=0.5,0.9"]
+    command = [sys.executable, "-m", "stackoverflow", "tune", f"--out={tmp_path}"]
+    command += [f"--runs={','.join(own_runs)}", "--examples=20"]
+    command += ["--methods=ema:0.5,0.9"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "EMA_inf" in done.stdout and "2 private runs" in done.stdout
     assert "models: 100%" in done.stderr
     assert (tmp_path / "tuning.png").exists()
-    program = "from stackoverflow import uncertainty; uncertainty.entry_point()"
+    program = command_lines.program("uncertainty")
     wrong = forked.run(program, f"--runs={tmp_path / 'absent'}")
     assert wrong.returncode == 2
     assert "config.json" in wrong.stderr and "Traceback" not in wrong.stderr
 
 
-def parsed(define, *arguments):
-    values = flags.FlagValues()
-    define(StackOverflow, values)
-    values(["binary", *arguments])
-    return values
+def options(name, *given):
+    (read,) = command_lines.options(StackOverflow, name, *given)
+    return read
 
 
-def test_flags_become_configurations():
-    values = parsed(
-        evaluate.define_flags,
-        "--runs=a,b",
-        "--uta_k=2,3",
-        "--ema=0.5",
-        "--ema_convention=weight",
-        "--noema_warm_up",
-        "--memory_mb=2",
-        "--span=30",
+def test_flags_become_options():
+    read = options(
+        "evaluate", "--runs=a,b", "--methods=uta:2,3 ema:0.5", "--memory_mb=2"
     )
-    assert evaluate.config_from_flags(StackOverflow, values) == evaluate.EvaluateConfig(
-        runs=("a", "b"),
-        out="results/evaluate",
-        grid=inference.Grid(
-            uta=(2, 3), ema=(0.5,), ema_convention="weight", ema_warm_up=False
-        ),
-        span=30,
-        memory_budget=2 << 20,
+    assert read == evaluate.EvaluateOptions(
+        runs=("a", "b"), methods=parse_methods("uta:2,3 ema:0.5"), memory_mb=2.0
     )
-    values = parsed(uncertainty.define_flags, "--runs=a", "--sizes=2,4", "--level=0.9")
-    assert uncertainty.config_from_flags(
-        StackOverflow, values
-    ) == uncertainty.UncertaintyConfig(
-        runs=("a",), out="results/uncertainty", sizes=(2, 4), level=0.9
+    assert read.memory_budget == 2 << 20
+    assert evaluate.grid_of(read.methods) == inference.Grid(
+        uta=(2, 3), ema=(0.5,), votes=False, baseline=False
     )
-    values = parsed(tune.define_flags, "--runs=a", "--out=o")
-    assert tune.inference_config_from_flags(
-        StackOverflow, values
-    ) == tune.InferenceConfig(runs=("a",), out="o", grid=tune.paper_grid())
+    read = options("uncertainty", "--runs=a", "--sizes=2,4", "--level=0.9")
+    assert read == uncertainty.UncertaintyConfig(runs=("a",), sizes=(2, 4), level=0.9)
+    searched = tune.inference_config(options("tune", "--runs=a", "--out=o"))
+    assert searched == tune.InferenceConfig(
+        runs=("a",), out="o", grid=tune.paper_grid()
+    )
     assert tune.paper_grid().uta == tune.paper_grid().outputs == tuning.KS
-    values = parsed(
-        tune.define_flags,
-        "--averager=ema",
-        "--starts=0,5",
-        "--train_flags=--epsilon=8 --out='a b'",
+    given = ["--algorithm=training", "--averager=ema", "--starts=0,5"]
+    config = tune.training_config(
+        options("tune", *given, "--train_flags=--epsilon=8 --out='a b'")
     )
-    config = tune.training_config_from_flags(values)
     assert config.parameters == tuning.TRAINING_BETAS and config.starts == (0, 5)
     assert config.train_flags == ("--epsilon=8", "--out=a b")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--starts=3"], "--starts=.*needs algorithm=training; it is inference"),
+        (["--algorithm=training", "--methods=opa:3"], "--runs needs algorithm=inf"),
+        (
+            ["--methods=ota:3"],
+            "ota:3.* one of last, uta:k, .*such as uta:100",
+        ),
+        (["--examples=0"], "examples must be at least 1; got 0"),
+    ],
+)
+def test_flags_that_change_nothing_or_mean_nothing_are_refused(given, message):
+    with pytest.raises((ValueError, IllegalFlagValueError), match=message):
+        options("tune", "--runs=a", *given)
 
 
 def test_one_pass_and_the_naive_way_give_the_same_labels():

@@ -9,17 +9,16 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags
 
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.task import StackOverflow
+from tests import command_lines
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
 from tff_agg.experiment import recycled_runs
 from tff_agg.experiment.build import Compiled
-from tff_agg.experiment.commands import evaluate, train, tune
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import evaluate, tune
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 from tff_agg.recycling import inference
@@ -291,11 +290,8 @@ def test_runs_without_noise_are_counted_too(token_store, tmp_path):
 
 def in_process(command, cache):
     """Runs a trial's command as the binary does, flags and all."""
-    values = flags.FlagValues()
-    train.define_flags(StackOverflow, values)
-    values(command[2:])
-    config = flag_fields.read(StackOverflow.Config, values)
-    return training.run(StackOverflow(config), values.out, compiled=cache)
+    options, config, _ = command_lines.options(StackOverflow, "train", *command[4:])
+    return training.run(StackOverflow(config), options.out, compiled=cache)
 
 
 @pytest.mark.slow
@@ -312,8 +308,8 @@ def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
             "--embedding_size=4",
             "--lstm_size=5",
             "--noise_multiplier=1",
-            "--validation_sentences=20",
-            "--test_sentences=20",
+            "--validation_examples=20",
+            "--test_examples=20",
         ),
         examples=20,
     )
@@ -362,7 +358,8 @@ def test_the_command_of_a_trial():
     assert config.command("stackoverflow", config.grid()[0]) == [
         sys.executable,
         "-m",
-        "stackoverflow.train",
+        "stackoverflow",
+        "train",
         "--epsilon=8",
         "--test_examples=0",
         "--averager=ema",

@@ -49,8 +49,8 @@ def test_a_script_that_calls_it_first_gets_all_of_it_in_silence():
 def test_binaries_make_the_same_call():
     out, _ = run(
         """
-        from tff_agg.experiment import binaries
-        binaries.run_main(lambda values: None, lambda values: report())
+        from tff_agg.experiment import commands
+        commands.run("program", "", commands.Command(report), [])
         """
     )
     assert out == [f"True 1 {len(os.sched_getaffinity(0))}"]

@@ -1,39 +1,11 @@
-"""Runs a task's binaries: flags first, TensorFlow only for what is to be done.
+"""Runs a program that is no command of a task: flags first, then TensorFlow."""
 
-A binary is a module of a few lines:
-
-  from stackoverflow.task import StackOverflow
-  from tff_agg.experiment import binaries
-
-  def entry_point():
-      binaries.run(StackOverflow, 'evaluate')
-"""
-
-import importlib
 import sys
 from collections.abc import Callable
 
 from absl import app, flags
 
 from tff_agg.experiment.commands import interruption
-from tff_agg.experiment.task import Task
-
-
-def run(task_class: type[Task], driver: str) -> None:
-    """Runs one of the drivers for a task; ends the process with its exit status.
-
-    Args:
-      task_class: The task.
-      driver: A module of `tff_agg.experiment.commands`: 'train', 'evaluate', 'tune',
-        'uncertainty', 'audit', 'report', 'export', 'runs'.
-    """
-    module = importlib.import_module(f"tff_agg.experiment.commands.{driver}")
-    run_main(
-        lambda values: module.define_flags(task_class, values),
-        lambda *given: module.main(task_class, *given),
-        takes_arguments=getattr(module, "TAKES_ARGUMENTS", False),
-        needs_tensorflow=getattr(module, "NEEDS_TENSORFLOW", True),
-    )
 
 
 def run_main(

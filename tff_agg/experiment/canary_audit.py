@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
-from tff_agg import averaging, files, privacy
+from tff_agg import averaging, fields, files, privacy
 from tff_agg.aliases import Structure
 from tff_agg.audit import canaries, exposure, findings, noise_check, threats
+from tff_agg.fields import described
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -30,28 +31,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class AuditConfig:
-    """How a run is audited.
+    """How a run is audited."""
 
-    Attributes:
-      canaries: How many canaries; about half of them take part.
-      users: Whether the run's users take part beside the canaries.
-      window: How many checkpoints UTA and OPA aggregate.
-      confidence: How often, at least, a sound run is not accused.
-      insecure_seed: Fixes coins and noise, for tests. By default both are secret.
-    """
+    canaries: int = described(
+        1000, "how many canaries; about half of them take part", at_least=10
+    )
+    users: bool = described(True, "train on the run's users as well")
+    window: int = described(10, "checkpoints of UTA and OPA", at_least=1)
+    confidence: float = described(0.95, "how often a sound run is not accused")
+    insecure_seed: int | None = described(
+        None,
+        "known coins and a known noise seed, for tests; by default both are secret",
+    )
 
-    canaries: int = 1000
-    users: bool = True
-    window: int = 10
-    confidence: float = 0.95
-    insecure_seed: int | None = None
-
-    def __post_init__(self):
-        for name, least in (("canaries", 10), ("window", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"{name} must be at least {least}; got {getattr(self, name)!r}"
-                )
+    def __post_init__(self) -> None:
+        fields.check(self)
         if not 0.5 <= self.confidence < 1:
             raise ValueError(f"confidence must be in [0.5, 1); got {self.confidence!r}")
 

@@ -1,6 +1,6 @@
 """The configuration of a training run: one frozen object, from which all parts follow.
 
-Every field is a flag of a task's binary `train`. The object is written to the run's
+Every field is a flag of a task's command `train`. The object is written to the run's
 folder as it is, and a run goes on only under the very same configuration. A task adds
 fields of its own by inheriting from `TrainConfig`.
 """
@@ -38,9 +38,6 @@ class RunConfig:
 
     # What reports call the unit of privacy.
     privacy_level: ClassVar[str] = "User-level"
-    # What the fields of earlier versions are called now, for old run folders and for
-    # the flags of the same names.
-    renamed: ClassVar[dict[str, str]] = {}
 
     rounds: int = described(2000, "training rounds", at_least=1)
     delta: float = described(1e-6, "δ of the guarantee")
@@ -182,23 +179,19 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Self:
-        """Reads a configuration back, also one that an earlier version wrote.
+        """Reads a configuration back.
 
         Args:
-          saved: As in a run's config.json; absent fields have the value that says
-            what a run without the field did, which is mostly their default.
+          saved: As in a run's config.json, where the data's fingerprint stands beside
+            the fields.
         """
-        values = {cls.renamed.get(name, name): value for name, value in saved.items()}
-        for name, before in _BEFORE.items():
-            if values.get(name) is None:
-                values[name] = before
         known = {field.name for field in dataclasses.fields(cls)}
-        if unknown := values.keys() - known - set(_NOT_FIELDS):
+        if unknown := saved.keys() - known - {"data_fingerprint"}:
             raise ValueError(
                 "the configuration has fields that are not known here: "
                 f"{', '.join(sorted(unknown))}; a later version may have written it"
             )
-        return cls(**{name: value for name, value in values.items() if name in known})
+        return cls(**{name: value for name, value in saved.items() if name in known})
 
     def process_key(self) -> tuple[tuple[str, Any], ...]:
         """Returns what decides what is compiled: the fields of the process."""
@@ -382,12 +375,6 @@ class SampleConfig(RunConfig):
         )
         return dataclasses.replace(self, rounds=plan.rounds)
 
-
-# What stands in config.json besides, and what earlier versions had.
-_NOT_FIELDS = ("data_fingerprint", "store_fingerprint", "state_every")
-
-# What runs did that were begun before the field, or its default, was what it is.
-_BEFORE = {"keep_last": 0, "keep_every": 0}
 
 _BUILD_AVERAGER = {
     "last": lambda c: averaging.last(),

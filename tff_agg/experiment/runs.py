@@ -64,8 +64,7 @@ class Run:
             moved: dict[str, Any] = {field: data}
             config = dataclasses.replace(config, **moved)
         task = (bind or task_class)(config)
-        # Runs of before the experiment layer wrote 'store_fingerprint'.
-        known = saved.get("data_fingerprint", saved.get("store_fingerprint"))
+        known = saved.get("data_fingerprint")
         if known is not None and known != task.fingerprint:
             raise ValueError(
                 f"{folder} was trained on other data: their fingerprint was "

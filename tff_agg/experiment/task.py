@@ -22,7 +22,6 @@ from typing import (
 )
 
 import numpy as np
-from absl import flags
 
 from pds import groups as populations
 from tff_agg import fields, privacy
@@ -93,11 +92,12 @@ class Task(abc.ABC):
     `ExampleTask`, whichever the unit of privacy is.
 
     Class attributes:
-      package: Its folder: `python -m {package}.train` trains it.
+      package: Its folder: `python -m {package} train` trains it.
       Config: The class of its configurations, a `RunConfig` with fields of its own: a
         `TrainConfig`, or a `SampleConfig` where the unit is an example.
       metrics: What models are judged by. The first is the one that is tuned.
-      flag_aliases: Further names of flags of the binaries that read runs.
+      Data: A dataclass of fields that say what `train` prepares data from; None where
+        nothing is prepared.
       no_vote: Why a majority vote over predicted labels does not apply; empty where it
         does.
 
@@ -109,7 +109,7 @@ class Task(abc.ABC):
     package: ClassVar[str]
     Config: ClassVar[type[RunConfig]]
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
-    flag_aliases: ClassVar[Mapping[str, str]] = {}
+    Data: ClassVar[type | None] = None
     no_vote: ClassVar[str] = ""
 
     config: Any
@@ -254,16 +254,15 @@ class Task(abc.ABC):
         """
         return accuracy_judge()
 
-    # Flags.
-
     @classmethod
-    def define_data_flags(cls, values: flags.FlagValues) -> None:
-        """Defines flags of `train` that say where data come from; by default none."""
-        del values
+    def prepared(cls, config: Any, data: Any = None) -> Any:
+        """Returns the configuration with its data prepared.
 
-    @classmethod
-    def with_data(cls, config: Any, values: flags.FlagValues) -> Any:
-        """Returns the configuration with its data prepared, as the flags say."""
+        Args:
+          config: The configuration.
+          data: A `Data`, where the task has one.
+        """
+        del data
         return config
 
     # Follows from the rest.

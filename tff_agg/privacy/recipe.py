@@ -1,6 +1,6 @@
 """The recipe of a private run: from plain settings to mechanism, schema and plan.
 
-`python -m tff_agg.account` and training make their flags from the fields of one class,
+`tff-agg account` and training make their flags from the fields of one class,
 `PrivacyRecipe`, and their plans by its methods. What the one prints is what the other
 does.
 """

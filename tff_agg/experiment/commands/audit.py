@@ -10,14 +10,11 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
-
-from tff_agg import fields
 from tff_agg.aliases import Structure
 from tff_agg.experiment import canary_audit, progress, runs
 from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
-from tff_agg.experiment.commands import evaluate
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import Command
+from tff_agg.experiment.commands.of_runs import OfRun
 from tff_agg.experiment.task import Task, UserTask
 from tff_agg.privacy import Plan
 
@@ -129,27 +126,11 @@ def audit_run(run: runs.Run, config: AuditConfig) -> int:
     return 1 if outcome.refutes_claim else 0
 
 
-def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this driver."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    define("string", "run", None, "the run's folder")
-    if (field := fields.data_field(task_class.Config)) is not None:
-        define("string", field, None, "where the data are, if they were moved")
-    defaults = AuditConfig()
-    define("integer", "canaries", defaults.canaries, "how many canaries")
-    define("bool", "users", defaults.users, "train on the run's users as well")
-    define("integer", "window", defaults.window, "checkpoints of UTA and OPA")
-    text = "how often a sound run is not accused"
-    define("float", "confidence", defaults.confidence, text)
-    text = "known coins and a known noise seed, for tests"
-    define("integer", "insecure_seed", None, text)
+def audit(task_class: type[Task], of_run: OfRun, config: AuditConfig) -> int:
+    """Audits the run that the options name."""
+    return audit_run(runs.Run.open(task_class, of_run.run, of_run.data), config)
 
 
-def main(task_class: type[Task], values: flags.FlagValues) -> int:
-    """Audits the run that the flags name."""
-    if not values.run:
-        raise ValueError("--run must name the run's folder; it is empty")
-    names = [field.name for field in dataclasses.fields(AuditConfig)]
-    config = AuditConfig(**{name: values[name].value for name in names})
-    data = evaluate.data_from_flags(task_class, values)
-    return audit_run(runs.Run.open(task_class, values.run, data), config)
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task."""
+    return Command(functools.partial(audit, task), (OfRun, AuditConfig))

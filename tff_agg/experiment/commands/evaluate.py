@@ -15,14 +15,15 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from absl import flags
-
-from tff_agg import fields, files
+from tff_agg import files
 from tff_agg.experiment import progress, runs
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import Command
+from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
+from tff_agg.fields import described
 from tff_agg.recycling import inference
+from tff_agg.recycling.methods import EMA_BASELINE, Method
 from tff_agg.recycling.metrics import Metric
 from tff_agg.runtime import jobs
 
@@ -30,7 +31,20 @@ _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
-NAMES = ("iterate", "aggregate")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(OfRuns):
+    """What `evaluate` is asked for."""
+
+    methods: tuple[Method, ...] = described(
+        (), "how checkpoints are used, such as 'uta:10,50 ema:0.9 opa:10'"
+    )
+    out: str = described("results/evaluate", "where table and picture go")
+    split: str = described("heldout", "the data", SAMPLE_SEEDS)
+    span: int = described(0, "how many of the last rounds the curve covers")
+    every: int = described(10, "the rounds between two points of the curve", at_least=1)
+    address: str | None = described(None, "a Ray cluster to spread the runs over")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,94 +311,55 @@ def run(
     return summarise(rows, metrics)
 
 
-def define_grid_flags(flag_values: flags.FlagValues) -> None:
-    """Defines the flags that make an `inference.Grid`."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    define("list", "uta_k", [], "UTA_inf: how many checkpoints to average")
-    define("list", "output_k", [], "OPA and OMV: how many checkpoints to combine")
-    define("list", "ema", [], "EMA_inf: the values of β")
-    define("list", "pda", [], "PDA: the values of γ")
-    define(
-        "enum",
-        "ema_convention",
-        "decay",
-        ["decay", "weight"],
-        "what β is the weight of: the old average (decay) or the newest checkpoint",
+def evaluate(task_class: type[Task], options: EvaluateOptions) -> int:
+    """Evaluates, and shows the table of the last round."""
+    config = EvaluateConfig(
+        runs=options.runs,
+        out=options.out,
+        grid=grid_of(options.methods),
+        split=options.split,
+        examples=options.examples,
+        name=options.series,
+        span=options.span,
+        every=options.every,
+        memory_budget=options.memory_budget,
+        data=options.data,
+        address=options.address,
     )
-    define("bool", "ema_warm_up", True, "β is at most (1 + t)/(10 + t) in step t")
-
-
-def grid_from_flags(values: flags.FlagValues) -> inference.Grid:
-    """Makes the grid that the flags describe."""
-    return inference.Grid(
-        uta=tuple(int(k) for k in values.uta_k),
-        outputs=tuple(int(k) for k in values.output_k),
-        ema=tuple(float(b) for b in values.ema),
-        pda=tuple(float(g) for g in values.pda),
-        ema_convention=values.ema_convention,
-        ema_warm_up=values.ema_warm_up,
-    )
-
-
-def define_run_flags(
-    task_class: type[Task], flag_values: flags.FlagValues, examples: int
-) -> None:
-    """Defines the flags of all binaries that read runs."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    define("list", "runs", [], "the run folders")
-    define("integer", "examples", examples, "the size of a sample")
-    define("enum", "name", "iterate", list(NAMES), "checkpoints: θ or θ^AGG")
-    define("integer", "memory_mb", 1024, "the memory for predictions, in MB")
-    for other, known in task_class.flag_aliases.items():
-        flags.DEFINE_alias(other, known, flag_values=flag_values)
-    if (field := fields.data_field(task_class.Config)) is not None:
-        define("string", field, None, "where the data are, if they were moved")
-
-
-def data_from_flags(task_class: type[Task], values: flags.FlagValues) -> str | None:
-    """Returns where the flags say that the data are."""
-    field = fields.data_field(task_class.Config)
-    return field and values[field].value
-
-
-def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this driver."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    define_run_flags(task_class, flag_values, 10_000)
-    define("string", "out", "results/evaluate", "where table and picture go")
-    define("enum", "split", "heldout", list(SAMPLE_SEEDS), "the data")
-    define("integer", "span", 0, "how many of the last rounds the curve covers")
-    define("integer", "every", 10, "the rounds between two points of the curve")
-    define("string", "address", None, "a Ray cluster to spread the runs over")
-    define_grid_flags(flag_values)
-
-
-def config_from_flags(
-    task_class: type[Task], values: flags.FlagValues
-) -> EvaluateConfig:
-    """Makes the configuration that the flags describe."""
-    return EvaluateConfig(
-        runs=tuple(values.runs),
-        out=values.out,
-        grid=grid_from_flags(values),
-        split=values.split,
-        examples=values.examples,
-        name=values.name,
-        span=values.span,
-        every=values.every,
-        memory_budget=values.memory_mb << 20,
-        data=data_from_flags(task_class, values),
-        address=values.address,
-    )
-
-
-def main(task_class: type[Task], values: flags.FlagValues) -> int:
-    """Evaluates what the flags describe."""
-    config = config_from_flags(task_class, values)
     with contextlib.closing(progress.StageBar()) as bar:
         summary = run(task_class, config, bar)
     print(table(summary, task_class.metrics))
-    if config.grid.outputs and task_class.no_vote:
+    if task_class.no_vote and any(m.facts.combine == "labels" for m in options.methods):
         print(f"OMV is left out: {task_class.no_vote}")
     print(f"Everything is in {config.out}")
     return 0
+
+
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task."""
+    return Command(functools.partial(evaluate, task), (EvaluateOptions,))
+
+
+def grid_of(wanted: Sequence[Method]) -> inference.Grid:
+    """Returns methods as a grid."""
+    if strange := [str(m) for m in wanted if m.apart > 1 or m.kind not in _KINDS]:
+        raise ValueError(
+            f"methods={', '.join(strange)}: only {', '.join(_KINDS)} of the newest "
+            "checkpoints can be asked for here"
+        )
+
+    def values(kind: str) -> tuple[Any, ...]:
+        found = [m.value for m in wanted if m.kind == kind and m != EMA_BASELINE]
+        return tuple(found)
+
+    return inference.Grid(
+        uta=values("uta"),
+        outputs=tuple(dict.fromkeys((*values("opa"), *values("omv")))),
+        votes=bool(values("omv")),
+        ema=values("ema"),
+        pda=values("pda"),
+        baseline=EMA_BASELINE in wanted,
+    )
+
+
+_KINDS = ("last", "uta", "ema", "pda", "opa", "omv")

@@ -10,51 +10,38 @@ import functools
 import json
 from typing import Any
 
-from absl import flags
-
-from tff_agg import fields
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import exported, runs
-from tff_agg.experiment.commands import evaluate
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import Command
+from tff_agg.experiment.commands.of_runs import SERIES, OfRun
 from tff_agg.experiment.task import Exportable, Task
+from tff_agg.fields import described
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import LAST, Method
 from tff_agg.recycling.series import Stored
 
 
-@dataclasses.dataclass(frozen=True)
-class ExportConfig:
-    """What to export.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig(OfRun):
+    """What to export."""
 
-    Attributes:
-      run: The run's folder.
-      out: The folder to write; must not be there.
-      method: What is made of the checkpoints; one model.
-      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
-      checkpoints: How many of the newest checkpoints go along, for error bars.
-      data: Where the data are, if they are not where the run found them.
-    """
+    out: str = described("", "the folder to write; must not be there")
+    method: Method = described(
+        LAST, "what is made of the checkpoints: last, uta:100, ema:0.95, pda:8"
+    )
+    series: str = described("iterate", "checkpoints: θ or θ^AGG, as broadcast", SERIES)
+    checkpoints: int = described(
+        10, "how many of the newest go along, for error bars", at_least=2
+    )
 
-    run: str
-    out: str
-    method: Method = LAST
-    name: str = "iterate"
-    checkpoints: int = 10
-    data: str | None = None
-
-    def __post_init__(self):
-        for flag in ("run", "out"):
-            if not getattr(self, flag):
-                raise ValueError(f"--{flag} must name a folder; it is empty")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.out:
+            raise ValueError("--out must name a folder; it is empty")
         if self.method.facts.combine is not None:
             raise ValueError(
                 f"method={self.method} combines the outputs of several models: there "
                 "is none to export; last, uta, ema and pda make one"
-            )
-        if self.checkpoints < 2:
-            raise ValueError(
-                f"checkpoints={self.checkpoints}: error bars need at least 2"
             )
 
 
@@ -64,8 +51,8 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
     task = run.task
     if not isinstance(task, Exportable):
         raise ValueError(f"the task {task_class.package!r} has no model in Keras' form")
-    members = run.rounds(config.name)
-    load = run.loader(config.name)
+    members = run.rounds(config.series)
+    load = run.loader(config.series)
     series = Stored(members, load)
     weights = methods.aggregate(series, config.method, members[-1])
     newest = members[-config.checkpoints :]
@@ -76,7 +63,7 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         "task": task_class.package,
         "run": run.folder.name,
         "method": str(config.method),
-        "checkpoints": config.name,
+        "checkpoints": config.series,
         "rounds_averaged": [used[0], used[-1], len(used)],
         "rounds_of_run": run.config.rounds,
         "rounds_for_error_bars": newest,
@@ -102,30 +89,8 @@ def _guarantee(run: runs.Run) -> JsonObject | None:
     return json.loads(path.read_text(encoding="utf-8")).get("guarantee")
 
 
-def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this driver."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    define("string", "run", None, "the run's folder")
-    define("string", "out", None, "the folder to write; must not be there")
-    text = "what is made of the checkpoints: last, uta:100, ema:0.95, pda:8"
-    define("string", "method", str(LAST), text)
-    define("enum", "name", "iterate", list(evaluate.NAMES), "checkpoints: θ or θ^AGG")
-    text = "how many of the newest go along, for error bars"
-    define("integer", "checkpoints", ExportConfig.checkpoints, text)
-    if (field := fields.data_field(task_class.Config)) is not None:
-        define("string", field, None, "where the data are, if they were moved")
-
-
-def main(task_class: type[Task], values: flags.FlagValues) -> int:
-    """Exports what the flags describe."""
-    config = ExportConfig(
-        run=values.run,
-        out=values.out,
-        method=Method.parse(values.method),
-        name=values.name,
-        checkpoints=values.checkpoints,
-        data=evaluate.data_from_flags(task_class, values),
-    )
+def run(task_class: type[Task], config: ExportConfig) -> int:
+    """Exports a model and says what it is."""
     facts = export(task_class, config)
     first, last, count = facts["rounds_averaged"]
     print(f"{facts['method']} of {count} checkpoints, rounds {first} to {last}")
@@ -133,3 +98,8 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
         print(facts["guarantee"]["statement"])
     print(f"Everything is in {config.out}")
     return 0
+
+
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task."""
+    return Command(functools.partial(run, task), (ExportConfig,))

@@ -1,92 +1,164 @@
-"""Flags of binaries, made from the fields of a configuration, and back.
+"""Flags made from the fields of dataclasses, and back.
 
-Importing this module loads neither TensorFlow nor any flag.
+A command's options, a configuration and a privacy recipe are frozen dataclasses whose
+fields were made by `tff_agg.fields.described`; nothing else defines a flag. Importing
+this module loads neither TensorFlow nor any flag.
 """
 
 import dataclasses
+import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
-# The flags belong to the binary that asks for them, which lists them under --help.
+from tff_agg import fields
+from tff_agg.recycling import methods
+from tff_agg.recycling.methods import Method
+
+# The flags belong to the program that asks for them, which lists them under --help.
 flags.disclaim_key_flags()
 
-_C = TypeVar("_C")
-_MAKERS = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
+_BUILT_IN: dict[type, type[flags.ArgumentParser]] = {
+    bool: flags.BooleanParser,
+    int: flags.IntegerParser,
+    float: flags.FloatParser,
 }
 
 
-def define(
-    config_class: type,
-    flag_values: flags.FlagValues,
-    *,
-    defaults: Mapping[str, object] | None = None,
-    more_choices: Mapping[str, Iterable[str]] | None = None,
-) -> None:
-    """Defines a flag for each field of a configuration.
+def define(values: flags.FlagValues, *options: type) -> None:
+    """Defines a flag for each field of some dataclasses.
 
-    A field that had another name in earlier versions gets a flag of that name, too.
+    A field may be a text, a whole number, a number, true or false, a `Method`, a tuple
+    of one of these (with commas on the command line; methods as `parse_methods` reads
+    them), and may be None where its default is.
 
     Args:
-      config_class: A dataclass whose fields were made by `tff_agg.fields.described`.
-      flag_values: Where to define them: `flags.FLAGS` in a binary, a fresh
+      values: Where to define them: `flags.FLAGS` in a program, a fresh
         `flags.FlagValues()` for any other use.
-      defaults: Defaults of this binary that are not the fields' own.
-      more_choices: What this binary allows besides the fields' own choices.
-
-    Example:
-      >>> from tff_agg.privacy import PrivacyRecipe
-      >>> values = flags.FlagValues()
-      >>> define(PrivacyRecipe, values)
-      >>> _ = values(['program', '--rounds=100', '--noise_multiplier=1'])
-      >>> read(PrivacyRecipe, values).rounds
-      100
+      *options: Dataclasses whose fields were made by `tff_agg.fields.described`.
     """
-    hints = typing.get_type_hints(config_class)
-    for field in dataclasses.fields(config_class):
-        default = (defaults or {}).get(field.name, field.default)
-        text, choices = field.metadata["help"], field.metadata["choices"]
-        if choices:
-            allowed = [*choices, *(more_choices or {}).get(field.name, ())]
-            flags.DEFINE_enum(
-                field.name, default, allowed, text, flag_values=flag_values
-            )
-            continue
-        hint = hints[field.name]
-        kinds = [k for k in typing.get_args(hint) if k is not type(None)] or [hint]
-        _MAKERS[kinds[0]](field.name, default, text, flag_values=flag_values)
-    for old, new in getattr(config_class, "renamed", {}).items():
-        flags.DEFINE_alias(old, new, flag_values=flag_values)
+    for kind in options:
+        hints = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            _define(values, field, _without_none(hints[field.name]))
 
 
-def values_of(config_class: type, flag_values: flags.FlagValues) -> dict[str, Any]:
-    """Returns the values of the flags that `define` has defined, by field."""
-    return {
-        field.name: getattr(flag_values, field.name)
-        for field in dataclasses.fields(config_class)
-    }
-
-
-def read(config_class: type[_C], flag_values: flags.FlagValues) -> _C:
-    """Makes the configuration that the flags describe.
+def read(values: flags.FlagValues, *options: type) -> tuple[Any, ...]:
+    """Makes the objects that the flags describe.
 
     Raises:
       ValueError: A value is wrong, or a flag was given that changes nothing.
     """
-    values = values_of(config_class, flag_values)
-    config: Any = config_class(**values)
-    given = [name for name in values if flag_values[name].present]
-    if idle := config.without_effect(given):
+    read = [kind(**{n: values[n].value for n in _names(kind)}) for kind in options]
+    idle: list[str] = []
+    for value in read:
+        given = [name for name in _names(type(value)) if values[name].present]
+        beside = [other for other in read if other is not value]
+        idle += fields.idle(value, given, beside)
+    if idle:
         raise ValueError("flags that have no effect: --" + "; --".join(idle))
-    return config
+    return tuple(read)
 
 
-def define_one(flag_values: flags.FlagValues, kind: str, *arguments: object) -> None:
+def parse(arguments: Sequence[str], *options: type) -> tuple[Any, ...]:
+    """Makes the objects that some arguments describe; no program is needed.
+
+    Example:
+      >>> from tff_agg.privacy import PrivacyRecipe
+      >>> (recipe,) = parse(['--rounds=100', '--noise_multiplier=1'], PrivacyRecipe)
+      >>> recipe.rounds
+      100
+    """
+    values = flags.FlagValues()
+    define(values, *options)
+    rest = values(["", *arguments])[1:]
+    if rest:
+        raise ValueError(f"unexpected arguments: {' '.join(rest)}")
+    return read(values, *options)
+
+
+def _names(options: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(options)]
+
+
+def _without_none(hint: Any) -> Any:
+    """Returns X for `X | None`."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (hint,) = (kind for kind in typing.get_args(hint) if kind is not type(None))
+    return hint
+
+
+class _Parser(flags.ArgumentParser):
+    """Reads a flag's text by a function; a default may be the value itself."""
+
+    def __init__(self, read: Callable[[str], Any], syntactic_help: str = ""):
+        self._read = read
+        self.syntactic_help = syntactic_help
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the value."""
+        return self._read(argument) if isinstance(argument, str) else argument
+
+
+class _Serializer(flags.ArgumentSerializer):
+    """Writes a value so that it is read back."""
+
+    def __init__(self, write: Callable[[Any], str]):
+        self._write = write
+
+    def serialize(self, value: Any) -> str:
+        """Returns the text."""
+        return self._write(value)
+
+
+def _define(values: flags.FlagValues, field: dataclasses.Field, kind: Any) -> None:
+    """Defines the flag of one field."""
+    text, choices = field.metadata["help"], field.metadata["choices"]
+    default = (
+        field.default
+        if field.default_factory is dataclasses.MISSING
+        else field.default_factory()
+    )
+    named: dict[str, Any] = {"flag_values": values}
+    if kind is bool:
+        flags.DEFINE_boolean(field.name, default, text, **named)
+    elif kind is str and choices:
+        flags.DEFINE_enum(field.name, default, choices, text, **named)
+    elif kind is str:
+        flags.DEFINE_string(field.name, default, text, **named)
+    else:
+        parser, serializer = _reader(kind, choices)
+        flags.DEFINE(parser, field.name, default, text, values, serializer)
+
+
+def _reader(
+    kind: Any, choices: Sequence[str] | None
+) -> tuple[flags.ArgumentParser, flags.ArgumentSerializer]:
+    """Returns what reads and writes the values of a type."""
+    if kind in _BUILT_IN:
+        return _BUILT_IN[kind](), flags.ArgumentSerializer()
+    if kind is Method:
+        return _Parser(Method.parse, "such as uta:100"), _Serializer(str)
+    if typing.get_origin(kind) is not tuple:
+        raise TypeError(f"{kind}: no flag can be made of a field of this type")
+    element = typing.get_args(kind)[0]
+    if element is Method:
+        parser = _Parser(methods.parse_methods, "such as 'uta:10,50 ema:0.9 opa:10'")
+        return parser, _Serializer(methods.written)
+    one = (
+        flags.EnumParser(choices)
+        if choices
+        else _BUILT_IN.get(element, flags.ArgumentParser)()
+    )
+    separated = _Parser(
+        lambda text: tuple(one.parse(part.strip()) for part in text.split(",") if part),
+        f"with commas{f', of {choices}' if choices else ''}",
+    )
+    return separated, _Serializer(lambda value: ",".join(map(str, value)))
+
+
+def define_one(values: flags.FlagValues, kind: str, *arguments: object) -> None:
     """Defines one flag of a kind ('list', 'string', …) on some flag values."""
-    getattr(flags, f"DEFINE_{kind}")(*arguments, flag_values=flag_values)
+    getattr(flags, f"DEFINE_{kind}")(*arguments, flag_values=values)

@@ -13,54 +13,40 @@ import json
 import pathlib
 from typing import Any
 
-from absl import flags
-
-from tff_agg import fields, files
-from tff_agg.experiment import html_page, runs
-from tff_agg.experiment.commands import evaluate, uncertainty
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg import files
+from tff_agg.experiment import html_page, progress, runs
+from tff_agg.experiment.commands import Command, evaluate, uncertainty
+from tff_agg.experiment.commands.of_runs import OfRun
 from tff_agg.experiment.run import ledger, tables
 from tff_agg.experiment.run.recording import WEIGHTS
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
-from tff_agg.recycling import inference
+from tff_agg.fields import described
+from tff_agg.recycling import methods
+from tff_agg.recycling.methods import Method, Progress, parse_methods
 
 _WEIGHTS_IN_WORDS = {"iterate": "θ", "aggregate": "θ^AGG, as broadcast"}
 _SIZES = (2, 3, 5, 10, 20, 50, 100)
 
 
-@dataclasses.dataclass(frozen=True)
-class ReportConfig:
-    """What to report.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig(OfRun):
+    """What to report."""
 
-    Attributes:
-      run: The run's folder.
-      out: The HTML file; `report.html` in the run's folder if not given.
-      grid: The aggregations of the table; a few by default.
-      split: 'heldout' or 'test': what aggregations are scored on.
-      examples: The size of the sample.
-      data: Where the data are, if they are not where the run found them.
-    """
-
-    run: str
-    out: str | None = None
-    grid: inference.Grid = dataclasses.field(
-        default_factory=lambda: inference.Grid(
-            uta=(3, 10, 50, 200), ema=(0.9, 0.95, 0.99)
-        )
+    out: str | None = described(
+        None, "the HTML file; report.html in the run's folder if not given"
     )
-    split: str = "heldout"
-    examples: int = 2000
-    data: str | None = None
-
-    def __post_init__(self):
-        if not self.run:
-            raise ValueError("--run must name the run's folder; it is empty")
+    methods: tuple[Method, ...] = described(
+        parse_methods("uta:3,10,50,200 ema:0.9,0.95,0.99 ema:0.9999"),
+        "the rows of the table of inference methods",
+    )
+    split: str = described("heldout", "the data", SAMPLE_SEEDS)
+    examples: int = described(2000, "the size of the sample", at_least=1)
 
 
 def write(
     task_class: type[Task],
     config: ReportConfig,
-    on_progress: evaluate.Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> pathlib.Path:
     """Writes the page, as a whole or not at all, and returns where it is."""
     run = runs.Run.open(task_class, config.run, config.data)
@@ -176,19 +162,14 @@ def _aggregations(
     task_class: type[Task],
     config: ReportConfig,
     checkpoints: int,
-    on_progress: evaluate.Progress | None,
+    on_progress: Progress | None,
 ) -> None:
     page.heading("Aggregated checkpoints")
-    grid = config.grid
-    grid = dataclasses.replace(
-        grid,
-        uta=tuple(k for k in grid.uta if k <= checkpoints),
-        outputs=tuple(k for k in grid.outputs if k <= checkpoints),
-    )
+    usable = methods.without_windows_beyond(config.methods, checkpoints)
     made = evaluate.EvaluateConfig(
         runs=(config.run,),
         out="",
-        grid=grid,
+        grid=evaluate.grid_of(usable),
         split=config.split,
         examples=config.examples,
         data=config.data,
@@ -218,7 +199,7 @@ def _uncertainty(
     page: html_page.Page,
     task_class: type[Task],
     config: ReportConfig,
-    on_progress: evaluate.Progress | None,
+    on_progress: Progress | None,
 ) -> None:
     page.heading("Uncertainty")
     made = uncertainty.UncertaintyConfig(
@@ -274,33 +255,14 @@ def _settings(page: html_page.Page, run: runs.Run) -> None:
         page.paragraph(f"Trained with {text}.", "small")
 
 
-def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this driver."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    define("string", "run", None, "the run's folder")
-    define("string", "out", None, "the HTML file; report.html in the run if not given")
-    define("enum", "split", "heldout", list(SAMPLE_SEEDS), "the data")
-    define("integer", "examples", ReportConfig.examples, "the size of the sample", 1)
-    if (field := fields.data_field(task_class.Config)) is not None:
-        define("string", field, None, "where the data are, if they were moved")
-    evaluate.define_grid_flags(flag_values)
-
-
-def main(task_class: type[Task], values: flags.FlagValues) -> int:
-    """Reports what the flags describe."""
-    from tff_agg.experiment import progress
-
-    grid = evaluate.grid_from_flags(values)
-    chosen = {"grid": grid} if len(grid.methods()) > 1 else {}
-    config = ReportConfig(
-        run=values.run,
-        out=values.out,
-        split=values.split,
-        examples=values.examples,
-        data=evaluate.data_from_flags(task_class, values),
-        **chosen,
-    )
+def report(task_class: type[Task], config: ReportConfig) -> int:
+    """Writes the page and says where it is."""
     with contextlib.closing(progress.StageBar()) as bar:
         out = write(task_class, config, bar)
     print(f"The report is {out}")
     return 0
+
+
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task."""
+    return Command(functools.partial(report, task), (ReportConfig,))

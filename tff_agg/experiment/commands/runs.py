@@ -3,27 +3,17 @@
 With one folder: all runs in it. With two run folders: everything in which they differ.
 """
 
+import functools
 import pathlib
 from collections.abc import Sequence
 
-from absl import flags
-
 from tff_agg.experiment import run_list
+from tff_agg.experiment.commands import Command
 from tff_agg.experiment.run import ledger
 from tff_agg.experiment.task import Task
 
-#: `main` receives folders, and needs no TensorFlow.
-TAKES_ARGUMENTS = True
-NEEDS_TENSORFLOW = False
 
-
-def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
-    """There are none."""
-
-
-def main(
-    task_class: type[Task], values: flags.FlagValues, arguments: Sequence[str]
-) -> int:
+def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     """Lists the runs of a folder, or compares two."""
     from tff_agg.experiment import terminal
 
@@ -52,3 +42,10 @@ def main(
     for line in damaged:
         print(f"Left out: {line}")
     return 1 if damaged else 0
+
+
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task."""
+    return Command(
+        functools.partial(run, task), tensorflow=False, arguments="FOLDER [OTHER]"
+    )

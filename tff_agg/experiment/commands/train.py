@@ -14,16 +14,31 @@ checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStor
 """
 
 import contextlib
-
-from absl import flags
+import dataclasses
+import functools
+from typing import Any
 
 from tff_agg.experiment.build import Compiled
-from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.commands import interruption
+from tff_agg.experiment.commands import Command, interruption
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.run import ledger, run
 from tff_agg.experiment.task import Task
+from tff_agg.fields import described
 from tff_agg.runtime import lane_times
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """What `train` has besides the configuration of the run."""
+
+    out: str = described("", "the run's folder")
+    dry_run: bool = described(
+        False, "show plan, users, disk and time, and write nothing to --out"
+    )
+
+    def __post_init__(self) -> None:
+        if not self.out:
+            raise ValueError("--out must name the run's folder; it is empty")
 
 
 def _dry_run(task: Task, out: str) -> int:
@@ -42,42 +57,31 @@ def _dry_run(task: Task, out: str) -> int:
     return 0
 
 
-def define_flags(task_class: type[Task], values: flags.FlagValues) -> None:
-    """Defines the flags of this driver: one for each field of the configuration."""
-    flag_fields.define_one(values, "string", "out", None, "the run's folder")
-    text = "show plan, users, disk and time, and write nothing to --out"
-    flag_fields.define_one(values, "bool", "dry_run", False, text)
-    flag_fields.define(task_class.Config, values)
-    task_class.define_data_flags(values)
+def train(
+    task_class: type[Task], options: TrainOptions, config: Any, *data: Any
+) -> int:
+    """Runs a training; `data` says what the data are prepared from, where a task can.
 
-
-def main(task_class: type[Task], values: flags.FlagValues) -> int:
-    """Runs the training that the flags describe."""
+    The flags have been read: a bad one must not cost minutes of preparation.
+    """
     from tff_agg.experiment import terminal
 
-    if not values.out:
-        raise ValueError("--out must name the run's folder; it is empty")
-    # Before the data: bad flags must not cost minutes of preparation.
-    config = flag_fields.read(task_class.Config, values)
+    out = options.out
     ready = False
 
     def how_to_go_on() -> str:
         again = "run the same command again to go on."
         if not ready:
             return f"The data are not prepared yet; {again}"
-        done = run.rounds_done(ledger.Ledger(values.out))
-        return (
-            f"{done} of {config.rounds} rounds are done and saved in {values.out}; "
-            f"{again}"
-        )
+        done = run.rounds_done(ledger.Ledger(out))
+        return f"{done} of {config.rounds} rounds are done and saved in {out}; {again}"
 
     with interruption.plain_ending(how_to_go_on):
-        config = task_class.with_data(config, values)
-        task = task_class(config)
+        task = task_class(task_class.prepared(config, *data))
         # A task may have found its number of rounds.
         config = task.config
-        if values.dry_run:
-            return _dry_run(task, values.out)
+        if options.dry_run:
+            return _dry_run(task, out)
         ready = True
         # Closed before an error is reported, which would stand above it otherwise.
         times = lane_times.LaneTimes()
@@ -85,8 +89,14 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
             contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar,
             Compiled(times) as compiled,
         ):
-            run.run(task, values.out, bar, compiled=compiled)
+            run.run(task, out, bar, compiled=compiled)
     on_ray = isinstance(config, TrainConfig) and config.runtime == "ray"
     if on_ray and len(rows := times.table()) > 1:
         print(terminal.lane_table(rows))
     return 0
+
+
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task: a flag for each field of its configuration."""
+    data = () if task.Data is None else (task.Data,)
+    return Command(functools.partial(train, task), (TrainOptions, task.Config, *data))

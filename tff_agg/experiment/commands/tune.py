@@ -13,19 +13,19 @@ import pathlib
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from absl import flags
-
-from tff_agg import privacy, processes
+from tff_agg import fields, privacy, processes
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import progress, runs, tuning_report
-from tff_agg.experiment.commands import evaluate
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import Command, evaluate
+from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
+from tff_agg.fields import described
 from tff_agg.recycling import inference, tuning
+from tff_agg.recycling.methods import Method
 from tff_agg.recycling.tuning import Candidate
 from tff_agg.runtime import jobs
 
@@ -34,6 +34,59 @@ _TO_BE_CONTINUED = (
     "Trials that failed: {}. The test data were not looked at. Run the same command "
     "again: it comes to an end without a trial that fails twice."
 )
+
+
+_TRAINING = ("algorithm", ("training",))
+_OF_INFERENCE = ("runs", "methods", "series", "memory_mb", "data")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuneOptions(OfRuns):
+    """What `tune` is asked for."""
+
+    algorithm: str = described("inference", "what is tuned", ("inference", "training"))
+    out: str = described("results/tune", "where everything goes")
+    methods: tuple[Method, ...] = described(
+        (), "inference: the grid, such as 'uta:10,50 opa:10'; the paper's if not given"
+    )
+    averager: str = described(
+        "uta", "training: the aggregation", ("uta", "ema"), only_with=_TRAINING
+    )
+    parameters: tuple[float, ...] = described(
+        (), "training: k or β; the paper's if not given", only_with=_TRAINING
+    )
+    starts: tuple[int, ...] = described(
+        tuning.STACKOVERFLOW_STARTS, "training: the values of τ", only_with=_TRAINING
+    )
+    train_flags: str = described(
+        "", "training: flags that all trials share", only_with=_TRAINING
+    )
+    ema_convention: str = described(
+        "decay",
+        "training: what β is the weight of: the old average (decay) or the newest "
+        "checkpoint (weight)",
+        ("decay", "weight"),
+        only_with=("averager", ("ema",)),
+    )
+    at_once: int = described(
+        1, "training: trials side by side", at_least=1, only_with=_TRAINING
+    )
+    address: str | None = described(
+        None,
+        "training: a Ray cluster to spread trials over; its machines see --out",
+        only_with=_TRAINING,
+    )
+    cpus_per_trial: float = described(
+        1.0, "training: CPUs of the cluster for a trial", only_with=_TRAINING
+    )
+
+    def without_effect(self, given: Collection[str]) -> list[str]:
+        """Returns which of the given fields change nothing; a text for each."""
+        found = fields.without_effect(self, given)
+        if self.algorithm == "training":
+            needs = "needs algorithm=inference; it is training"
+            found += [f"{name} {needs}" for name in _OF_INFERENCE if name in given]
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +121,7 @@ class TrainingConfig:
       averager: 'uta' or 'ema'.
       parameters: The values of k or β.
       starts: The values of τ.
-      train_flags: Flags of the binary `train` that all trials share.
+      train_flags: Flags of `train` that all trials share.
       ema_convention: What β means, 'decay' or 'weight'.
       examples: The size of the validation and test samples.
       at_once: How many trials run side by side.
@@ -119,7 +172,8 @@ class TrainingConfig:
         return [
             sys.executable,
             "-m",
-            f"{package}.train",
+            package,
+            "train",
             *self.train_flags,
             # Last of its name, so it counts: the test data are for the choice alone.
             "--test_examples=0",
@@ -309,68 +363,43 @@ def _run_command(command: list[str]) -> None:
     processes.run(command, check=True)
 
 
-def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this driver."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    evaluate.define_run_flags(task_class, flag_values, 10_000)
-    algorithms = ["inference", "training"]
-    define("enum", "algorithm", "inference", algorithms, "what is tuned")
-    define("string", "out", "results/tune", "where everything goes")
-    define("enum", "averager", "uta", ["uta", "ema"], "training: the aggregation")
-    define("list", "parameters", [], "training: k or β; the paper's if not given")
-    define("list", "starts", ["0"], "training: the values of τ")
-    define("string", "train_flags", "", "training: flags that all trials share")
-    define("integer", "at_once", 1, "training: trials side by side", 1)
-    text = "training: a Ray cluster to spread trials over; its machines see --out"
-    define("string", "address", None, text)
-    define("float", "cpus_per_trial", 1, "training: CPUs of the cluster for a trial")
-    evaluate.define_grid_flags(flag_values)
-
-
-def inference_config_from_flags(
-    task_class: type[Task], values: flags.FlagValues
-) -> InferenceConfig:
-    """Makes the search over inference aggregations that the flags describe."""
-    grid = evaluate.grid_from_flags(values)
-    if not (grid.uta or grid.outputs or grid.ema or grid.pda):
-        grid = dataclasses.replace(
-            grid, uta=tuning.KS, outputs=tuning.KS, ema=tuning.INFERENCE_BETAS
-        )
+def inference_config(options: TuneOptions) -> InferenceConfig:
+    """Returns the search over inference aggregations that is asked for."""
+    grid = evaluate.grid_of(options.methods) if options.methods else paper_grid()
     return InferenceConfig(
-        runs=tuple(values.runs),
-        out=values.out,
+        runs=options.runs,
+        out=options.out,
         grid=grid,
-        examples=values.examples,
-        name=values.name,
-        memory_budget=values.memory_mb << 20,
-        data=evaluate.data_from_flags(task_class, values),
+        examples=options.examples,
+        name=options.series,
+        memory_budget=options.memory_budget,
+        data=options.data,
     )
 
 
-def training_config_from_flags(values: flags.FlagValues) -> TrainingConfig:
-    """Makes the search over training aggregations that the flags describe."""
-    defaults = {"uta": tuning.KS, "ema": tuning.TRAINING_BETAS}[values.averager]
+def training_config(options: TuneOptions) -> TrainingConfig:
+    """Returns the search over training aggregations that is asked for."""
+    defaults = {"uta": tuning.KS, "ema": tuning.TRAINING_BETAS}[options.averager]
     return TrainingConfig(
-        out=values.out,
-        averager=values.averager,
-        parameters=tuple(float(p) for p in values.parameters) or defaults,
-        starts=tuple(int(t) for t in values.starts),
-        train_flags=tuple(shlex.split(values.train_flags)),
-        ema_convention=values.ema_convention,
-        examples=values.examples,
-        at_once=values.at_once,
-        address=values.address,
-        cpus_per_trial=values.cpus_per_trial,
+        out=options.out,
+        averager=options.averager,
+        parameters=options.parameters or defaults,
+        starts=options.starts,
+        train_flags=tuple(shlex.split(options.train_flags)),
+        ema_convention=options.ema_convention,
+        examples=options.examples,
+        at_once=options.at_once,
+        address=options.address,
+        cpus_per_trial=options.cpus_per_trial,
     )
 
 
-def main(task_class: type[Task], values: flags.FlagValues) -> int:
-    """Runs the search that the flags describe."""
+def tune(task_class: type[Task], options: TuneOptions) -> int:
+    """Runs a search and shows what it chose."""
     metric = task_class.metrics[0]
-    if values.algorithm == "inference":
-        config = inference_config_from_flags(task_class, values)
+    if options.algorithm == "inference":
         with contextlib.closing(progress.StageBar()) as bar:
-            choices = tune_inference(task_class, config, bar)
+            choices = tune_inference(task_class, inference_config(options), bar)
         print(tuning_report.table(list(choices.values()), metric))
     else:
 
@@ -380,15 +409,18 @@ def main(task_class: type[Task], values: flags.FlagValues) -> int:
             found = "failed" if value is None else metric.show(value, 3)
             print(f"[{number}/{total}] {candidate}: {found}", flush=True)
 
-        choice = tune_training(
-            task_class, training_config_from_flags(values), None, say
-        )
+        choice = tune_training(task_class, training_config(options), None, say)
         print(tuning_report.table([choice], metric))
         if choice.test is None:
             print(_TO_BE_CONTINUED.format(len(choice.failed)))
-    print(tuning_report.metrics_table(pathlib.Path(values.out), task_class.metrics))
-    note = pathlib.Path(values.out) / "privacy_of_tuning.md"
+    print(tuning_report.metrics_table(pathlib.Path(options.out), task_class.metrics))
+    note = pathlib.Path(options.out) / "privacy_of_tuning.md"
     if note.exists():
         print(note.read_text())
-    print(f"Everything is in {values.out}")
+    print(f"Everything is in {options.out}")
     return 0
+
+
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task."""
+    return Command(functools.partial(tune, task), (TuneOptions,))

@@ -18,55 +18,39 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from absl import flags
 
 from tff_agg import files
 from tff_agg.experiment import progress, runs
-from tff_agg.experiment.commands import evaluate
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import Command
+from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
+from tff_agg.fields import described
 from tff_agg.recycling import uncertainty
+from tff_agg.recycling.methods import Progress
 from tff_agg.recycling.metrics import Metric
 
 # Mean, spread, scores and difference in double precision; the scores twice in single.
 _BYTES_PER_SCORE = 4 * 8 + 2 * 4
 
 
-@dataclasses.dataclass(frozen=True)
-class UncertaintyConfig:
-    """What to compare.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UncertaintyConfig(OfRuns):
+    """What to compare: runs that differ in their seeds, or checkpoints of one run."""
 
-    Attributes:
-      runs: The folders of runs that differ in their seeds, or of a single run.
-      out: Where table and picture go.
-      sizes: The numbers of models N; those beyond the number of runs (of checkpoints,
-        for a single run) are left out.
-      repeats: How many times runs are drawn.
-      split: 'heldout' or 'test'.
-      examples: The size of the sample.
-      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
-      separation: The rounds between two checkpoints.
-      burn_in: The first round whose checkpoint may be used.
-      level: The confidence.
-      memory_budget: In bytes.
-      seed: Seeds the drawing of runs.
-      data: Where the data are, if they are not where the runs found them.
-    """
-
-    runs: tuple[str, ...]
-    out: str
-    sizes: tuple[int, ...] = (2, 3, 5, 10, 20, 50, 100)
-    repeats: int = 5
-    split: str = "heldout"
-    examples: int = 1000
-    name: str = "iterate"
-    separation: int = 1
-    burn_in: int = 0
-    level: float = 0.95
-    memory_budget: int = 1 << 30
-    seed: int = 0
-    data: str | None = None
+    out: str = described("results/uncertainty", "where table and picture go")
+    sizes: tuple[int, ...] = described(
+        (2, 3, 5, 10, 20, 50, 100),
+        "the numbers of models N; those beyond the number of runs, or of checkpoints "
+        "of a single run, are left out",
+    )
+    repeats: int = described(5, "how many times runs are drawn", at_least=1)
+    split: str = described("heldout", "the data", SAMPLE_SEEDS)
+    examples: int = described(1000, "the size of the sample", at_least=1)
+    separation: int = described(1, "the rounds between two checkpoints", at_least=1)
+    burn_in: int = described(0, "the first round whose checkpoint may be used")
+    level: float = described(0.95, "the confidence")
+    seed: int = described(0, "seeds the drawing of runs")
 
 
 class Handle(NamedTuple):
@@ -102,7 +86,7 @@ class Findings(NamedTuple):
 def compare(
     task_class: type[Task],
     config: UncertaintyConfig,
-    on_progress: evaluate.Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Findings:
     """Compares both estimators over the runs of a configuration."""
     opened = runs.open_runs(task_class, config.runs, config.data)
@@ -137,7 +121,7 @@ def compare(
             on_progress("predictions", done, total)
 
     def scores(handle: Handle, chunk: object) -> np.ndarray:
-        weights = opened[handle.run].load(handle.round, config.name)
+        weights = opened[handle.run].load(handle.round, config.series)
         return predict(weights, chunk).scores
 
     def widths(models: Sequence[Handle]) -> uncertainty.Widths:
@@ -163,7 +147,7 @@ def compare(
         )
     both = uncertainty.compare_estimators(
         range(len(opened)),
-        final=lambda run: Handle(run, opened[run].rounds(config.name)[-1]),
+        final=lambda run: Handle(run, opened[run].rounds(config.series)[-1]),
         tail=tail,
         widths=widths,
         repeats=config.repeats,
@@ -176,7 +160,7 @@ def _usable(
     run: runs.Run, config: UncertaintyConfig, count: int | None = None
 ) -> list[int]:
     """Returns the rounds whose checkpoints the estimator uses, in order."""
-    have = run.rounds(config.name)
+    have = run.rounds(config.series)
     wanted = uncertainty.checkpoint_rounds(
         have[-1], burn_in=config.burn_in, separation=config.separation, count=count
     )
@@ -192,7 +176,7 @@ def spreads(
 ) -> tuple[Spread, ...]:
     """Estimates how much each metric varies from one run's checkpoints."""
     score = run.scorer(config.split, config.examples)
-    values = [score(run.load(t, config.name)) for t in rounds]
+    values = [score(run.load(t, config.series)) for t in rounds]
     return tuple(
         Spread(
             metric,
@@ -304,7 +288,7 @@ def write(findings: Findings, out: str) -> None:
 def run(
     task_class: type[Task],
     config: UncertaintyConfig,
-    on_progress: evaluate.Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> Findings:
     """Compares, writes the results and returns them."""
     found = compare(task_class, config, on_progress)
@@ -312,42 +296,15 @@ def run(
     return found
 
 
-def define_flags(task_class: type[Task], flag_values: flags.FlagValues) -> None:
-    """Defines the flags of this driver."""
-    define = functools.partial(flag_fields.define_one, flag_values)
-    defaults = UncertaintyConfig(runs=(), out="results/uncertainty")
-    evaluate.define_run_flags(task_class, flag_values, defaults.examples)
-    define("string", "out", defaults.out, "where table and picture go")
-    sizes = [str(n) for n in defaults.sizes]
-    define("list", "sizes", sizes, "the numbers of models N")
-    define("integer", "repeats", defaults.repeats, "how many times runs are drawn")
-    define("enum", "split", defaults.split, list(SAMPLE_SEEDS), "the data")
-    define("integer", "separation", 1, "the rounds between two checkpoints")
-    define("integer", "burn_in", 0, "the first round that may be used")
-    define("float", "level", defaults.level, "the confidence")
-    define("integer", "seed", 0, "seeds the drawing of runs")
-
-
-def config_from_flags(
-    task_class: type[Task], values: flags.FlagValues
-) -> UncertaintyConfig:
-    """Makes the configuration that the flags describe."""
-    names = {f.name for f in dataclasses.fields(UncertaintyConfig)}
-    given = {name: values[name].value for name in names - {"memory_budget", "data"}}
-    given |= {
-        "runs": tuple(values.runs),
-        "sizes": tuple(int(n) for n in values.sizes),
-        "memory_budget": values.memory_mb << 20,
-        "data": evaluate.data_from_flags(task_class, values),
-    }
-    return UncertaintyConfig(**given)
-
-
-def main(task_class: type[Task], values: flags.FlagValues) -> int:
-    """Compares what the flags describe."""
-    config = config_from_flags(task_class, values)
+def uncertain(task_class: type[Task], config: UncertaintyConfig) -> int:
+    """Compares, and shows what was found."""
     with contextlib.closing(progress.StageBar()) as bar:
         found = run(task_class, config, bar)
     print(table(found))
     print(f"Everything is in {config.out}")
     return 0
+
+
+def command(task: type[Task]) -> Command:
+    """Returns the command of a task."""
+    return Command(functools.partial(uncertain, task), (UncertaintyConfig,))

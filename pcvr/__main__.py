@@ -1,0 +1,7 @@
+"""Conversions after clicks: `python -m pcvr` lists the commands."""
+
+from pcvr.task import Pcvr
+from tff_agg.experiment import commands
+
+if __name__ == "__main__":
+    commands.main(Pcvr)
