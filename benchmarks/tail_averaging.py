@@ -1,18 +1,22 @@
-"""Averages of checkpoints against the last one: the log factor of Theorem 1, seen.
+"""Averages of checkpoints against the last one: where a log factor comes from.
 
-Projected noisy gradient descent that is ρ-zCDP, on two convex problems:
+Projected noisy gradient descent that is ρ-zCDP, on three convex problems:
 
 private: n points d_i in the unit ball, ℓ(θ; d) = ½ (θ − d)ᵀΛ(θ − d) with eigenvalues
   1, ½, ¼, …, 1/T. The noise shakes every coordinate, stiff or flat, by the same amount
   of loss, η σ²/4; averaging removes it from the stiff ones. So the last iterate pays
-  for each of the log₂ T scales, an average only for the flattest few.
+  for each of the log₂ T scales, an average only for the flattest few. The dimension
+  grows with n here, p = 1 + log₂ T, and the factor is that of the dimension.
+fixed dimension: the same with the eigenvalues of the smallest n for every n. The last
+  iterate's loss stays where it is, in units of the bound without its log factor: there
+  is no log n to be seen.
 worst case: without noise, the piecewise linear function on which subgradient descent
   with steps 1/√t ends log(T) higher than its averages (after Harvey et al., 2019).
 
 The noise has the variance L²T / (2n²ρ): the mean gradient changes by at most L/n when
 one example is added or removed, and T steps of Δ²/(2σ²) each make ρ. (The paper prints
-n where n² belongs.) On the first problem the factor counts the scales of the spectrum,
-so the dimension grows with it: p = 1 + log₂ T.
+n where n² belongs.) The theorem bounds all problems from above. The worst case shows
+that some need its log n, the fixed dimension that others do not.
 
     python -m benchmarks.tail_averaging --out=results/tail_averaging
 """
@@ -36,7 +40,7 @@ _LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """The settings of both problems."""
+    """The settings of all problems."""
 
     exponents: tuple[int, ...] = (8, 9, 10, 11, 12, 13, 14, 15, 16)  # n = 2^e
     rho: float = 1.0
@@ -82,12 +86,29 @@ class Averages:
         self.values["pda"] = self.values["pda"] * (1 - weight) + weight * theta
 
 
+def steps_of(n: int, study: Study) -> int:
+    """Returns T, in proportion to n."""
+    return max(2, math.ceil(study.steps_share * n * math.sqrt(study.rho)))
+
+
+def dimension_of(n: int, study: Study) -> int:
+    """Returns 1 + log₂ T: as many scales as can be told apart within T steps."""
+    return math.floor(math.log2(steps_of(n, study))) + 1
+
+
 def private_descent(
-    n: int, study: Study, rng: np.random.Generator
+    n: int, study: Study, rng: np.random.Generator, dimension: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Runs DP-GD on the quadratic; returns each repeat's excess risk by method."""
-    steps = max(2, math.ceil(study.steps_share * n * math.sqrt(study.rho)))
-    scales = 2.0 ** -np.arange(math.floor(math.log2(steps)) + 1)
+    """Runs DP-GD on the quadratic; returns each repeat's excess risk by method.
+
+    Args:
+      n: How many examples.
+      study: The settings.
+      rng: Draws data and noise.
+      dimension: How many eigenvalues; not given: as many as `dimension_of` says.
+    """
+    steps = steps_of(n, study)
+    scales = 2.0 ** -np.arange(dimension or dimension_of(n, study))
     # ‖Λ(θ − d)‖ ≤ 2 on the unit ball, whose points the examples are.
     stddev = noise_stddev(2.0, steps, n, study.rho)
     centre = np.full(len(scales), 0.5 / math.sqrt(len(scales)))
@@ -150,25 +171,11 @@ def slope_with_error(
 
 
 def run(study: Study) -> dict[str, Any]:
-    """Runs both problems and returns the figures."""
+    """Runs all problems and returns the figures."""
     rng = np.random.default_rng(study.seed)
-    private = []
-    for exponent in study.exponents:
-        n = 2**exponent
-        excess = private_descent(n, study, rng)
-        # In the unit of the bound without its log factor: L ‖C‖ / (n √ρ).
-        unit = 2.0 * 2.0 / (n * math.sqrt(study.rho))
-        row: dict[str, Any] = {"n": n}
-        for name, values in excess.items():
-            error = values.std(ddof=1) / math.sqrt(len(values))
-            row[name] = float(values.mean() / unit)
-            row[f"{name}_error"] = float(error / unit)
-        for name in ("uta", "pda"):
-            ratio = row["last"] / row[name]
-            relative = [row[f"{m}_error"] / row[m] for m in ("last", name)]
-            row[f"last_over_{name}"] = ratio
-            row[f"last_over_{name}_error"] = ratio * math.hypot(*relative)
-        private.append(row)
+    private = _private_rows(study, rng, None)
+    smallest = dimension_of(2 ** study.exponents[0], study)
+    fixed = _private_rows(study, rng, smallest)
     worst = [
         {
             "steps": steps,
@@ -179,43 +186,69 @@ def run(study: Study) -> dict[str, Any]:
         }
         for steps in study.worst_case_steps
     ]
-    x = np.log2([row["n"] for row in private])
-
-    def fit(key: str) -> dict[str, float]:
-        values, errors = (
-            np.array([r[k] for r in private]) for k in (key, key + "_error")
-        )
-        return slope_with_error(x, values, errors)
-
-    keys = ["last", "uta", "pda", "last_over_uta", "last_over_pda"]
     return {
         "study": dataclasses.asdict(study),
         "private": private,
+        "fixed_dimension": fixed,
         "worst_case": worst,
-        "per_doubling_of_n": {key: fit(key) for key in keys},
+        "per_doubling_of_n": _growth(private),
+        "per_doubling_of_n_at_fixed_dimension": _growth(fixed),
     }
+
+
+def _private_rows(
+    study: Study, rng: np.random.Generator, dimension: int | None
+) -> list[dict[str, Any]]:
+    """Runs DP-GD for every n; excess risks in units of the bound without its log."""
+    rows = []
+    for n in (2**exponent for exponent in study.exponents):
+        excess = private_descent(n, study, rng, dimension)
+        unit = 2.0 * 2.0 / (n * math.sqrt(study.rho))  # L ‖C‖ / (n √ρ)
+        row: dict[str, Any] = {
+            "n": n,
+            "dimension": dimension or dimension_of(n, study),
+        }
+        for name, values in excess.items():
+            error = values.std(ddof=1) / math.sqrt(len(values))
+            row[name] = float(values.mean() / unit)
+            row[f"{name}_error"] = float(error / unit)
+        for name in ("uta", "pda"):
+            ratio = row["last"] / row[name]
+            relative = [row[f"{m}_error"] / row[m] for m in ("last", name)]
+            row[f"last_over_{name}"] = ratio
+            row[f"last_over_{name}_error"] = ratio * math.hypot(*relative)
+        rows.append(row)
+    return rows
+
+
+def _growth(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Fits how much each figure grows with each doubling of n."""
+    x = np.log2([row["n"] for row in rows])
+    found = {}
+    for key in ("last", "uta", "pda", "last_over_uta", "last_over_pda"):
+        values, errors = (np.array([r[k] for r in rows]) for k in (key, f"{key}_error"))
+        found[key] = slope_with_error(x, values, errors)
+    return found
 
 
 def table(result: dict[str, Any]) -> str:
     """Formats the figures for the terminal."""
-    lines = ["DP-GD: excess risk · n√ρ / (L‖C‖), ± standard error over repeats", ""]
-    lines.append(
-        f"{'n':>8}{'last':>16}{'UTA':>16}{'PDA':>16}{'last/UTA':>16}{'last/PDA':>16}"
-    )
-    for row in result["private"]:
-        cells = [
-            f"{row[k]:.4f} ± {row[k + '_error']:.4f}" for k in ("last", "uta", "pda")
-        ]
-        cells += [
-            f"{row[k]:.2f} ± {row[k + '_error']:.2f}"
-            for k in ("last_over_uta", "last_over_pda")
-        ]
-        lines.append(f"{row['n']:>8}" + "".join(f"{c:>16}" for c in cells))
-    lines += ["", "growth per doubling of n (weighted least squares):"]
-    for key, fit in result["per_doubling_of_n"].items():
-        lines.append(
-            f"{key:>16}: {fit['slope']:+.4f} ± {fit['error']:.4f} (z = {fit['z']:+.1f})"
-        )
+    lines = ["DP-GD: excess risk · n√ρ / (L‖C‖), ± standard error over repeats"]
+    for title, rows, growth in (
+        ("as many dimensions as scales", "private", "per_doubling_of_n"),
+        (
+            "one dimension for all n",
+            "fixed_dimension",
+            "per_doubling_of_n_at_fixed_dimension",
+        ),
+    ):
+        lines += ["", f"{title}:", "", *_private_lines(result[rows])]
+        lines += ["", "growth per doubling of n (weighted least squares):"]
+        for key, fit in result[growth].items():
+            lines.append(
+                f"{key:>16}: {fit['slope']:+.4f} ± {fit['error']:.4f} "
+                f"(z = {fit['z']:+.1f})"
+            )
     lines += ["", "worst case without noise: excess · √T", ""]
     lines.append(f"{'T':>8}{'last':>10}{'UTA':>10}{'PDA':>10}")
     for row in result["worst_case"]:
@@ -225,8 +258,24 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _private_lines(rows: list[dict[str, Any]]) -> list[str]:
+    heads = ("p", "last", "UTA", "PDA", "last/UTA", "last/PDA")
+    lines = [f"{'n':>8}{heads[0]:>4}" + "".join(f"{h:>16}" for h in heads[1:])]
+    for row in rows:
+        cells = [
+            f"{row[k]:.4f} ± {row[k + '_error']:.4f}" for k in ("last", "uta", "pda")
+        ]
+        cells += [
+            f"{row[k]:.2f} ± {row[k + '_error']:.2f}"
+            for k in ("last_over_uta", "last_over_pda")
+        ]
+        head = f"{row['n']:>8}{row['dimension']:>4}"
+        lines.append(head + "".join(f"{c:>16}" for c in cells))
+    return lines
+
+
 def draw(result: dict[str, Any], path: pathlib.Path) -> None:
-    """Draws both problems and the ratio that grows with log n."""
+    """Draws the problems, and the ratio that grows with the dimension."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -252,10 +301,17 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
             "o-",
             label=_LABELS[name],
         )
+    fixed = result["fixed_dimension"]
+    left.plot(
+        n,
+        [row["last"] for row in fixed],
+        "k:",
+        label=f"last iterate, p = {fixed[0]['dimension']} for all n",
+    )
     left.set(
         xlabel="n",
         ylabel="excess risk · n√ρ / (L‖C‖)",
-        title="DP-GD, ρ-zCDP: only the last iterate grows",
+        title="DP-GD, ρ-zCDP, p = 1 + log₂ T: only the last iterate grows",
     )
     for name in ("uta", "pda"):
         key = f"last_over_{name}"
@@ -275,7 +331,9 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
             color=points[0].get_color(),
             label=f"a + {fit['slope']:.3f} log₂ n",
         )
-    middle.set(xlabel="n", ylabel="ratio of excess risks", title="The log factor")
+    middle.set(
+        xlabel="n", ylabel="ratio of excess risks", title="The factor of the dimension"
+    )
     right.set(
         xlabel="T",
         ylabel="excess · √T",

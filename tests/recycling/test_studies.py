@@ -1,11 +1,11 @@
-"""The two studies: the quadratic's figures, and the log factor of the last iterate."""
+"""The studies: the quadratic's figures, error bars, the factor of the last iterate."""
 
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks import quadratic, tail_averaging
+from benchmarks import error_bars, quadratic, tail_averaging
 from tff_agg import averaging
 
 
@@ -104,7 +104,43 @@ def test_only_the_last_iterate_grows_with_n(tmp_path):
     np.testing.assert_allclose(gains, 0.064, rtol=0.05)  # The same for each factor 4.
     for name in ("uta", "pda"):
         assert np.ptp([row[name] for row in worst]) < 0.003
+    # In one dimension for all n it stays, and averages get better: no log n.
+    fixed = result["per_doubling_of_n_at_fixed_dimension"]
+    assert {row["dimension"] for row in result["fixed_dimension"]} == {5}
+    assert [row["dimension"] for row in result["private"]] == [5, 7, 9, 11]
+    assert abs(fixed["last"]["z"]) < 4
+    assert fixed["uta"]["z"] < -10 and fixed["last_over_uta"]["z"] > 6
     tail_averaging.draw(result, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 20_000
     assert "last/UTA" in tail_averaging.table(result)
     json.dumps(result)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.95])
+@pytest.mark.parametrize("name", ["identity", "tree", "blt"])
+@pytest.mark.parametrize("forgotten", [(0.0,), (0.01,), error_bars.MIXED])
+def test_bars_are_right_with_no_separation_chosen_by_anybody(name, momentum, forgotten):
+    """The truth is exact; the run climbs; nothing is told of its noise."""
+    (setting,) = (
+        s for s in error_bars.settings(1000) if (s.name, s.momentum) == (name, momentum)
+    )
+    bars = error_bars.run(setting, forgotten, 1000, 300)
+    assert 0.64 < bars.widened < 1.5
+    if momentum:
+        assert bars.consecutive < 0.35
+
+
+def test_the_exact_deviation_is_that_of_the_mechanism():
+    (setting,) = (
+        s for s in error_bars.settings(50) if (s.name, s.momentum) == ("blt", 0.95)
+    )
+    # θ_{t+1} = θ_t − v_t, v_t = 0.95 v_{t−1} + 0.05 · 0.1 θ_t + noise, step by step.
+    normals = np.random.default_rng(0).standard_normal(50)
+    drawn = np.linalg.solve(setting.mechanism.matrix(50), normals)
+    theta, velocity, expected = 0.0, 0.0, []
+    for one in drawn:
+        velocity = 0.95 * velocity + 0.05 * 0.1 * theta + one
+        theta -= velocity
+        expected.append(theta)
+    found = error_bars.iterates_of(setting, 0.1, 50) @ normals
+    np.testing.assert_allclose(found, expected, rtol=1e-9)

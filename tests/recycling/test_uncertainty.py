@@ -135,6 +135,29 @@ def test_bias_falls_as_the_separation_grows():
     assert biases[-1][0] < 4 * biases[-1][1] + 0.01
 
 
+def test_the_times_of_the_theorem():
+    found = uncertainty.mixing(4.0, 10, start_distance=3.0, bias=0.1, constant=2.0)
+    common = 1 / 8 + 2 * math.log(10)
+    first = common + math.log(2 * 4 * (9 + 10 * math.log(4)))
+    between = common + math.log(2 * 4 * (math.log(10) + 10 * math.log(4)))
+    assert found == pytest.approx((first, between))
+    for bad in ({"smoothness": 0.5}, {"dimension": 0}, {"bias": 1.0}):
+        arguments = {"smoothness": 2.0, "dimension": 5, "bias": 0.1} | bad
+        with pytest.raises(ValueError, match="must be at least 1"):
+            uncertainty.mixing(**arguments, start_distance=1.0)
+
+
+def test_one_run_gives_more_samples_than_its_rounds_give_runs():
+    assert uncertainty.samples(2000, 400, 20) == (81, 5)
+    assert uncertainty.samples(2000, 2000, 1) == (1, 1)
+    # About t_1/γ times as many.
+    for burn_in, gap in ((100, 10), (50, 5), (250, 50)):
+        found = uncertainty.samples(10_000, burn_in, gap)
+        assert found.checkpoints / found.runs == pytest.approx(burn_in / gap, rel=0.05)
+    with pytest.raises(ValueError, match="burn_in=0"):
+        uncertainty.samples(10, 0, 1)
+
+
 @hypothesis.settings(deadline=None)
 @hypothesis.given(st.floats(0.1, 100), st.floats(0.1, 50), st.floats(2.01, 1000))
 def test_the_suggested_number_minimises_the_bound(c1, c2, ratio):
