@@ -118,20 +118,3 @@ def test_its_checkpoints_are_recycled_and_give_error_bars(folders, tmp_path):
     )
     independent = widths.widths.independent
     assert independent.shape == (2, 1) and (independent > 0).all()
-
-
-def test_a_model_with_statistics_that_are_not_private_is_refused():
-    class Normalised(Emnist):
-        def keras_model(self, seed):
-            import tensorflow as tf
-
-            layers = [
-                tf.keras.layers.InputLayer([8, 8, 1]),
-                tf.keras.layers.BatchNormalization(),
-                tf.keras.layers.Flatten(),
-                tf.keras.layers.Dense(10),
-            ]
-            return tf.keras.Sequential(layers)
-
-    with pytest.raises(ValueError, match="batch normalisation"):
-        _ = Normalised(EmnistConfig(**SMALL)).shapes

@@ -1,4 +1,4 @@
-"""Tasks whose model is a classifier in JAX, trained on one example at a time."""
+"""Tasks whose model is in JAX, trained on one example at a time."""
 
 import abc
 import functools
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_agg.experiment.classifier import ClassifierTask, Rows
+from tff_agg.experiment.rows import Rows, RowsTask
 from tff_agg.experiment.task import ExampleTask, Weights
 from tff_agg.recycling.outputs import Predictions
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _BATCH = 1000
 
 
-class JaxTask(ClassifierTask, ExampleTask):
-    """A classifier in JAX, trained by DP-SGD.
+class JaxTask(RowsTask, ExampleTask):
+    """A model in JAX, trained by DP-SGD.
 
     A task of your own says what the examples are (`training_arrays`), what the model is
     (`sample_model`, `initial_weights`, `logits`) and what it is judged on
@@ -44,16 +44,23 @@ class JaxTask(ClassifierTask, ExampleTask):
         return digest.hexdigest()
 
     def predictor(self) -> Callable[[Weights, Rows], Predictions]:
-        """Returns the predicted distributions."""
+        """Returns the predictions: softmax of the outputs where they are of classes."""
         import jax
 
-        run = jax.jit(lambda weights, x: jax.nn.softmax(self.logits(weights, x)))
+        def predicted(
+            weights: Mapping[str, "jax.Array"], x: "jax.Array"
+        ) -> "jax.Array":
+            outputs = self.logits(weights, x)
+            return jax.nn.softmax(outputs) if self.problem.distributions else outputs
+
+        run = jax.jit(predicted)
 
         def predict(weights: Weights, rows: Rows) -> Predictions:
             named = self.named(weights)
             found = [np.zeros((0, self.classes), np.float32)]
+            features = np.asarray(rows.features)
             for first in range(0, len(rows), _BATCH):
-                part = rows.features[first : first + _BATCH]
+                part = features[first : first + _BATCH]
                 # One shape, compiled once.
                 padded = np.zeros((_BATCH, *part.shape[1:]), part.dtype)
                 padded[: len(part)] = part

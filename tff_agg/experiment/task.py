@@ -196,6 +196,14 @@ class Task(abc.ABC):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The names and shapes of the weights, without TensorFlow."""
 
+    @property
+    def constants_digest(self) -> str:
+        """A digest of the weights that are not trained; empty where there are none.
+
+        They are no part of checkpoints: a run goes on only with the same ones.
+        """
+        return ""
+
     # Evaluation.
 
     @abc.abstractmethod

@@ -73,12 +73,15 @@ class OutputJudge(NamedTuple, Generic[Part]):
         voted for; None where outputs are not labels, so that a vote means nothing.
       values: Turns the results of all portions into values by name.
       metrics: The names of those values.
+      distributions: Whether scores are predicted distributions, between 0 and 1; any
+        finite numbers where not.
     """
 
     of_scores: Callable[[np.ndarray, int, np.ndarray], Part]
     of_labels: Callable[[np.ndarray, np.ndarray], Part] | None
     values: Callable[[Sequence[Part]], dict[str, float]]
     metrics: tuple[str, ...]
+    distributions: bool = True
 
 
 def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge[tuple[int, int]]:

@@ -6,6 +6,7 @@ checkpoint backwards, so that the sum of the last k is the running sum after k s
 where curves over several rounds t are wanted, the sum as it stood before t is kept
 aside and subtracted. To make that exact, the scores are first rounded to multiples of
 2⁻⁴⁰: all sums are then free of rounding errors, whatever the order of the additions.
+Outputs that are no distributions are added up as they are, in double precision.
 """
 
 import dataclasses
@@ -28,7 +29,8 @@ class Predictions(NamedTuple):
     """What a model predicts for some examples.
 
     Attributes:
-      scores: [positions, classes], from 0 to 1: predicted distributions.
+      scores: [positions, classes], from 0 to 1: predicted distributions; outputs of any
+        size for a judge of such.
       targets: [positions], the right labels, in the same order whatever the weights.
     """
 
@@ -164,7 +166,7 @@ def aggregate_outputs(
         def run(i: int, part=part) -> Predictions:
             found = predict(load(members[i]), part)
             advance()
-            return _checked(found, members[i])
+            return _checked(found, members[i], judging.distributions)
 
         targets = None
         for key, outputs in _one_portion(run, windows, plan, ks, judging):
@@ -306,9 +308,12 @@ def _one_portion(
             # The very first window starts from an empty sum.
             before[by_newest[i]] = sums.copy() if labels else None
         labels[i] = scores.argmax(axis=1).astype(np.int32)
-        np.add(scores, _ROUNDING, out=buffer, dtype=np.float64)
-        buffer -= _ROUNDING
-        sums += buffer
+        if judge.distributions:
+            np.add(scores, _ROUNDING, out=buffer, dtype=np.float64)
+            buffer -= _ROUNDING
+            sums += buffer
+        else:
+            sums += scores
         for window in list(before):
             depth = window.newest - i + 1
             reached = [k for k in ks if k == depth or (i == 0 and k > depth)]
@@ -330,8 +335,8 @@ def _one_portion(
             yield ("OMV", window.round, k), _Combined(judged, winner, targets)
 
 
-def _checked(found: Predictions, number: int) -> Predictions:
-    """Refuses scores that are no distributions."""
+def _checked(found: Predictions, number: int, distributions: bool) -> Predictions:
+    """Refuses scores that are no distributions, or not finite."""
     scores = np.asarray(found.scores)
     if scores.ndim != 2 or len(scores) != len(found.targets):
         raise ValueError(
@@ -339,7 +344,12 @@ def _checked(found: Predictions, number: int) -> Predictions:
             f"many targets; got {scores.shape} and {len(found.targets)}."
         )
     top = scores.max(initial=0.0)
-    if not 0 <= top <= 1 + 1e-3:
+    if not distributions:
+        if not np.isfinite(scores).all():
+            raise DivergedError(
+                f"round {number}: outputs are not finite. Has the run diverged?"
+            )
+    elif not 0 <= top <= 1 + 1e-3:
         raise DivergedError(
             f"round {number}: the highest score is {top}; scores must be finite "
             "predicted probabilities. Has the run diverged?"

@@ -83,10 +83,12 @@ class Build(abc.ABC, Generic[T]):
 
     def model_facts(self) -> JsonObject:
         """Returns what of the task a run's identity holds."""
+        constants = self.task.constants_digest
         return {
             "task": self.task.package,
             "shapes": {name: list(shape) for name, shape in self.task.shapes.items()},
             "settings": fields.values(self.task.config, "process", "cohort", "seed"),
+            **({"constants": constants} if constants else {}),
         }
 
     def _known_seed(self, throw_away: bool) -> int | None:

@@ -1,0 +1,1 @@
+"""A regression: how far a disease has gone a year later, from ten measurements."""
