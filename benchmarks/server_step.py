@@ -98,6 +98,7 @@ def start(row: str) -> Callable[[], float]:
         rounds=planned,
         mechanism=_mechanism(noise_name, planned),
         noise_multiplier=0.0 if noise_name == "none" else 0.5,
+        noise_seed_is_known=True,
     )
     trainer = trainers.LocalTrainer(
         element_spec=tf.TensorSpec([None], tf.float32),

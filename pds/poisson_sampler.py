@@ -9,16 +9,23 @@ does not know the batches.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pds.groups import Group, sizes_in_words
 from pds.schedule import Schedule
+from tff_agg import backends
+from tff_agg.noise import generators, seeds
 from tff_agg.privacy.participation import PoissonSampling, ShiftingPoissonSampling
 
 # Tells this stream apart from the noise, which is keyed by the same secret.
 _STREAM = b"tff_agg poisson sampling"
+# The cipher draws for this many examples at a time.
+_BLOCK = 2**20
+# Of so many examples, the places of those that a step takes, each with one chance.
+_Draw = Callable[[int, float], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +37,7 @@ class PoissonSampler:
         example once.
       batch_size: How many examples a batch has on average.
       rounds: Steps of the run.
-      seed: The secret: two integers of 64 bits.
+      seed: The secret: two integers of 64 bits, or four for draws by AES-256-CTR.
       schedule: The share of the first group; needed with two groups.
 
     Example:
@@ -42,7 +49,7 @@ class PoissonSampler:
     groups: Sequence[Group]
     batch_size: int
     rounds: int
-    seed: tuple[int, int]
+    seed: tuple[int, ...]
     schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
@@ -102,16 +109,17 @@ class PoissonSampler:
         """Returns the examples of a step's batch, in ascending order."""
         if not 0 <= round < self.rounds:
             raise ValueError(f"round={round}: must be from 0 to {self.rounds - 1}")
-        rng, found = _generator(self.seed, round), []
-        for group, chance in zip(self.groups, self.chances(round), strict=True):
-            # How many first, then which: the same law as one draw for each example,
-            # in the time that the batch takes and not the population.
-            count = rng.binomial(len(group.users), chance)
-            places = rng.choice(len(group.users), count, replace=False, shuffle=False)
-            found.append(group.users[places])
+        if len(self.seed) == seeds.CIPHER_WORDS:
+            draws = _by_cipher(self.seed, round)
+        else:
+            draws = _by_philox(self.seed, round)
+        found = [
+            group.users[draws(len(group.users), chance)]
+            for group, chance in zip(self.groups, self.chances(round), strict=True)
+        ]
         return np.sort(np.concatenate(found))
 
-    def with_seed(self, seed: tuple[int, int]) -> "PoissonSampler":
+    def with_seed(self, seed: tuple[int, ...]) -> "PoissonSampler":
         """Returns the sampler of another secret."""
         return dataclasses.replace(self, seed=seed)
 
@@ -121,7 +129,7 @@ class PoissonSampler:
 
         It says nothing of the secret, and changes with the code that draws.
         """
-        known = self.with_seed((0, 0))
+        known = self.with_seed((0,) * len(self.seed))
         digest = hashlib.sha256()
         for t in sorted(
             {0, 1, self.rounds // 2, self.rounds - 1} & {*range(self.rounds)}
@@ -153,7 +161,47 @@ def _rounded(value: float) -> float:
     return round(value, 12)
 
 
-def _generator(seed: tuple[int, int], step: int) -> np.random.Generator:
+def _by_cipher(seed: tuple[int, ...], step: int) -> _Draw:
+    """Takes each example by a word of AES-256-CTR of its own."""
+    key = seeds.seed_in(backends.NUMPY, seed)
+    numbers = itertools.count()
+
+    def draw(size: int, chance: float) -> np.ndarray:
+        if chance >= 1:
+            return np.arange(size)
+        # Exact: a product with a power of two.
+        below, found = np.uint64(int(chance * 2**64)), []
+        for start in range(0, size, _BLOCK):
+            words = generators.cipher_words(
+                key,
+                step,
+                generators.SAMPLING_LEAF,
+                0,
+                next(numbers),
+                min(_BLOCK, size - start),
+            )
+            found.append(start + np.flatnonzero(words < below))
+        return np.concatenate(found)
+
+    return draw
+
+
+def _by_philox(seed: tuple[int, ...], step: int) -> _Draw:
+    """Draws how many first, then which.
+
+    The same law as one draw for each example, in the time that the batch takes and not
+    the population.
+    """
+    rng = _generator(seed, step)
+
+    def draw(size: int, chance: float) -> np.ndarray:
+        count = rng.binomial(size, chance)
+        return rng.choice(size, count, replace=False, shuffle=False)
+
+    return draw
+
+
+def _generator(seed: tuple[int, ...], step: int) -> np.random.Generator:
     """Returns the random stream of a step."""
     words = np.array([word % 2**64 for word in seed], np.uint64).tobytes()
     key = hashlib.blake2b(words, key=_STREAM, digest_size=16).digest()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tff_agg.noise.seeds import Seed
 from tff_agg.privacy.selection import KeySelection
 
 PAD = 0
@@ -148,7 +149,7 @@ def private_top_words(
     votes: Sequence[Iterable[tuple[str, int]]],
     size: int,
     selection: KeySelection,
-    generator: np.random.Generator,
+    seed: Seed,
 ) -> tuple[tuple[str, ...], int]:
     """Returns the words with the most noisy votes, as many as pass the threshold.
 
@@ -157,24 +158,26 @@ def private_top_words(
         Nobody may have more than `selection.cap` votes in all parts together.
       size: How many words to keep at most.
       selection: Noise and threshold.
-      generator: A secret source of randomness.
+      seed: The secret that the noise depends on, from `noise.fresh_seed`.
 
     Returns:
       The words, most votes first, and the number of words that passed. All of this is
       covered by the selection's guarantee.
     """
-    passed = _passing(_summed(heapq.merge(*votes)), selection, generator)
+    passed = _passing(_summed(heapq.merge(*votes)), selection, seed)
     return top_words([passed], size)
 
 
 def _passing(
     votes: Iterator[tuple[str, int]],
     selection: KeySelection,
-    generator: np.random.Generator,
+    seed: Seed,
 ) -> Iterator[tuple[str, float]]:
     """Adds noise to the votes of every word and yields those above the threshold."""
-    while block := list(itertools.islice(votes, 4096)):
-        noisy = selection.noisy(np.array([count for _, count in block]), generator)
+    for part in itertools.count():
+        if not (block := list(itertools.islice(votes, 4096))):
+            return
+        noisy = selection.noisy(np.array([count for _, count in block]), seed, part)
         for (word, _), value in zip(block, noisy.tolist(), strict=True):
             if value > selection.threshold:
                 yield word, value

@@ -8,11 +8,10 @@ import logging
 import math
 import os
 
-import numpy as np
-
 from stackoverflow.data import encode, store_manifest, votes
 from stackoverflow.data.encode import Work
 from stackoverflow.data.vocabulary import private_top_words, top_words
+from tff_agg import noise
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy.releases import Release
 from tff_agg.privacy.selection import KeySelection
@@ -115,8 +114,8 @@ def _private_words(
         [encode.iterate_counts(path) for path in counts],
         vocab_size,
         selection,
-        # Seeded by the operating system; nobody keeps the seed.
-        np.random.default_rng(),
+        # Nobody keeps the seed.
+        noise.fresh_seed(),
     )
     if not words:
         raise ValueError(

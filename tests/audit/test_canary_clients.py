@@ -1,6 +1,7 @@
 """Canaries among ordinary clients of the real process, end to end."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def audited(claimed, planned, users=USERS, seed=5, **step):
     )
     built = process.build_dp_ftrl_process(
         clients.with_canaries(base),
-        plan=planned,
+        plan=dataclasses.replace(planned, noise_seed_is_known=True),
         averager=server.averager,
         server_learning_rate=0.5,
         server_momentum=server.momentum,

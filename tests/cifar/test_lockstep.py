@@ -49,6 +49,7 @@ def plan(**changes):
         "population_size": 64,
         "steps": 7,
         "delta": 1e-5,
+        "noise_seed_is_known": True,
     }
     return sampled_plan(**(values | changes))
 

@@ -15,6 +15,7 @@ from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.task import StackOverflowConfig
 from tests import command_lines
+from tff_agg import noise
 from tff_agg.privacy import KeySelection, Release
 
 CAP = 3
@@ -119,18 +120,27 @@ def test_noise_decides_words_near_the_threshold_and_no_others():
     counts = [[("far", middle + 40), ("near", middle)], [("one", 1)]]
     seen = collections.Counter()
     for seed in range(300):
-        words, passed = vocabulary.private_top_words(
-            counts, 10, selection, np.random.default_rng(seed)
-        )
+        words, passed = vocabulary.private_top_words(counts, 10, selection, (seed, 1))
         assert passed == len(words)
         seen.update(words)
     assert seen["far"] == 300 and seen["one"] == 0
     assert 90 < seen["near"] < 210
-    generator = np.random.default_rng(0)
-    kept = vocabulary.private_top_words(counts, 1, selection, generator)
+    kept = vocabulary.private_top_words(counts, 1, selection, (0, 1))
     assert kept[0] == ("far",)
 
 
+def test_every_word_has_noise_of_its_own():
+    """Words come in blocks, and no block may have another's noise."""
+    selection = KeySelection(cap=4, noise_multiplier=2.0, delta=1e-3)
+    middle = round(selection.threshold)
+    counts = [[(f"{number:05}", middle) for number in range(3 * 4096)]]
+    words, _ = vocabulary.private_top_words(counts, 3 * 4096, selection, KEY)
+    passed = np.isin([word for word, _ in counts[0]], words).reshape(3, 4096)
+    shared = [(passed[i] == passed[j]).mean() for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert min(shared) > 0.4 and max(shared) < 0.6
+
+
+KEY = (11, -12, 13, 2**63 + 14)
 SOURCE = SyntheticSource(users=120, words=40, seed=3)
 NOISY = KeySelection(cap=20, noise_multiplier=0.5, delta=1e-7)
 
@@ -178,13 +188,13 @@ class Killed(Exception):
 
 def test_a_killed_preparation_keeps_the_words_it_drew(tmp_path, monkeypatch):
     drawn = []
-    real = np.random.default_rng
+    real = noise.fresh_seed
 
     def counting(*given):
         drawn.append(given)
         return real(*given)
 
-    monkeypatch.setattr(np.random, "default_rng", counting)
+    monkeypatch.setattr(noise, "fresh_seed", counting)
     real_map = encode.map_words
     monkeypatch.setattr(encode, "map_words", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from tests.sampled_plans import sampled_plan
-from tff_agg import averaging
+from tff_agg import averaging, noise
 from tff_agg.learning import linear, per_example
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.learning.per_example import SampleModel
@@ -41,6 +41,7 @@ def plan(**changes):
         "population_size": 64,
         "steps": 10,
         "delta": 1e-5,
+        "noise_seed_is_known": True,
     }
     return sampled_plan(**(values | changes))
 
@@ -277,9 +278,28 @@ def test_it_refuses_what_the_plan_does_not_have():
 
 
 def test_the_secret_is_forgotten_at_the_end():
-    process = DPSGDProcess(SampleModel(network_loss), plan=plan())
+    secret = plan(noise_seed_is_known=False)
+    process = DPSGDProcess(SampleModel(network_loss), plan=secret)
     state = process.initialize(network_weights())
-    assert process.sampling_seed(state) != (0, 0)
-    assert process.sampling_seed(process.without_noise(state)) == (0, 0)
+    words = process.sampling_seed(state)
+    assert len(set(words)) == 4 and min(words) > 2**20
+    assert process.sampling_seed(process.without_noise(state)) == (0, 0, 0, 0)
+    with pytest.raises(ValueError, match="noise seed was given, but the plan counts"):
+        process.initialize(network_weights(), seed=(2**63 + 7, 9))
+    process = DPSGDProcess(SampleModel(network_loss), plan=plan())
     known = process.initialize(network_weights(), seed=(2**63 + 7, 9))
     assert process.sampling_seed(known) == (2**63 + 7, 9)
+
+
+def test_a_secret_seeds_noise_is_that_of_the_cipher():
+    secret = plan(noise_seed_is_known=False, noise_multiplier=1.0)
+    process = DPSGDProcess(SampleModel(network_loss), plan=secret)
+    state = process.initialize(network_weights())
+    after, _ = process.next(state, examples(0))
+    assert state["noise"]["seed"].shape == (8,)
+    _, drawn = noise.identity().next(state["noise"], state["iterate"])
+    for name, unit in drawn.items():
+        moved = np.asarray(state["iterate"][name]) - after["iterate"][name]
+        expected = unit * secret.noise_stddev / secret.cohort_size
+        np.testing.assert_allclose(moved, expected, atol=1e-6)
+        assert np.abs(expected).max() > 1e-3

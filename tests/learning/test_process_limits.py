@@ -110,7 +110,11 @@ def test_a_client_with_nan_is_an_error_that_names_it(tiny):
 
 def test_a_client_with_nan_leaves_the_noise_and_the_clipping_of_the_others(tiny):
     plan = tiny.plan(
-        cohort_size=4, clip_norm=1.0, mechanism=noise.tree(), noise_multiplier=1.0
+        cohort_size=4,
+        clip_norm=1.0,
+        mechanism=noise.tree(),
+        noise_multiplier=1.0,
+        noise_seed_is_known=True,
     )
     built = tiny.build(plan=plan, noise_seed=(1, 2))
     good = tiny.client([3.0] * tiny.WIDTH)
@@ -223,7 +227,10 @@ def test_half_precision_is_summed_in_float32(tiny, dtype):
     built = tiny.build(
         half_trainer(dtype),
         plan=tiny.plan(
-            cohort_size=clients, mechanism=noise.tree(), noise_multiplier=1e-12
+            cohort_size=clients,
+            mechanism=noise.tree(),
+            noise_multiplier=1e-12,
+            noise_seed_is_known=True,
         ),
         averager=averaging.uta(2),
         noise_seed=(1, 2),
@@ -247,8 +254,8 @@ def test_half_precision_is_summed_in_float32(tiny, dtype):
         ({"nesterov": True}, "nesterov=True needs a server_momentum"),
         ({"step_from": "average"}, "step_from must be one of"),
         ({"on_non_finite": "ignore"}, "on_non_finite must be one of"),
-        ({"noise_seed": (1,)}, "noise_seed must be two integers"),
-        ({"noise_seed": (1, 2**64)}, "noise_seed must be two integers"),
+        ({"noise_seed": (1,)}, "seed must be two integers"),
+        ({"noise_seed": (1, 2**64)}, "seed must be two integers"),
         ({"client_optimizer": 0.1}, "LocalTrainer has its own"),
     ],
 )

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tff_agg import backends, noise
-from tff_agg.learning import aggregator, client_work, process
-from tff_agg.noise import generators
+from tff_agg.learning import client_work, process
+from tff_agg.noise import generators, seeds
 
 ROUNDS = 6
 LEARNING_RATE = 0.5
@@ -24,7 +24,7 @@ MECHANISMS = {
 def independent_normals(seed, like):
     """The rows of Z that belong to a seed, one per round."""
     library = backends.of(like)
-    seed = generators.seed_in(library, seed)
+    seed = seeds.seed_in(library, seed)
     rounds = [tf.constant(t, tf.int64) for t in range(ROUNDS)]
     return [generators.normals(library, seed, t, like) for t in rounds]
 
@@ -38,6 +38,7 @@ def test_prefix_sums_are_those_of_the_explicit_matrix(tiny, name):
         rounds=ROUNDS,
         mechanism=mechanism,
         noise_multiplier=0.7,
+        noise_seed_is_known=True,
     )
     built = tiny.build(plan=plan, server_learning_rate=LEARNING_RATE, noise_seed=SEED)
     state = built.initialize()
@@ -66,7 +67,7 @@ def test_prefix_sums_are_those_of_the_explicit_matrix(tiny, name):
 
 
 def test_a_start_draws_a_seed_of_its_own_unless_one_is_set(tiny):
-    built = tiny.build(plan=tiny.plan(noise_multiplier=1.0))
+    built = tiny.build(plan=tiny.plan(noise_multiplier=1.0, noise_seed_is_known=True))
     starts = [built.initialize() for _ in range(5)]
     words = [int(w) for s in starts for w in s.aggregator["noise"]["seed"].numpy()]
     assert len(set(words)) == 10
@@ -85,12 +86,60 @@ def test_a_start_draws_a_seed_of_its_own_unless_one_is_set(tiny):
         process.with_noise_seed(one, SEED)
 
 
-def test_both_signs_of_both_words_occur_in_a_traced_seed():
+@pytest.mark.parametrize("words", [2, 4])
+def test_both_signs_of_all_words_occur_in_a_traced_seed(words):
     """In TFF's graph too, where a comparison can silently be one of objects."""
-    draw = client_work.graph_computation()(aggregator.fresh_seed)
-    seeds = np.array([draw() for _ in range(40)])
-    assert len(np.unique(seeds)) == 80
-    assert np.all((seeds < 0).any(axis=0) & (seeds > 0).any(axis=0))
+    library = backends.of(tf.zeros(1))
+    draw = client_work.graph_computation()(
+        lambda: seeds.of_run(library, is_known=False, words=words)
+    )
+    drawn = np.array([draw() for _ in range(40)])
+    assert drawn.shape == (40, words) and len(np.unique(drawn)) == 40 * words
+    assert np.all((drawn < 0).any(axis=0) & (drawn > 0).any(axis=0))
+
+
+def test_a_secret_seed_is_a_key_of_the_cipher_and_its_noise_the_mechanisms(tiny):
+    mechanism = noise.tree()
+    plan = tiny.plan(clip_norm=1.0, mechanism=mechanism, noise_multiplier=0.7)
+    built = tiny.build(plan=plan)
+    assert built.description["noise_generator"] == "AES-256-CTR"
+    start, other = built.initialize(), built.initialize()
+    seed = np.asarray(start.aggregator["noise"]["seed"])
+    assert seed.shape == (4,)
+    assert not np.intersect1d(seed, other.aggregator["noise"]["seed"]).size
+    assert all(abs(int(word)) > 2**40 for word in seed)
+    # The same noise by numpy, outside of any graph.
+    like = tf.nest.map_structure(np.asarray, process.iterate(start))
+    noises, state = mechanism.init(like, seed), start
+    for _ in range(5):
+        before = tiny.vector(process.iterate(state))
+        state, _ = built.next(state, [])
+        noises, row = mechanism.next(noises, like)
+        np.testing.assert_allclose(
+            before - tiny.vector(process.iterate(state)),
+            tiny.vector(row) * plan.noise_stddev / plan.cohort_size,
+            atol=2e-5,
+        )
+
+
+def test_two_words_can_be_had_for_tffs_worker(tiny):
+    plan = tiny.plan(mechanism=noise.tree(), noise_multiplier=0.7)
+    built = tiny.build(plan=plan, noise_words=2)
+    assert built.description["noise_generator"] == "Philox"
+    assert built.initialize().aggregator["noise"]["seed"].shape == (2,)
+    with pytest.raises(ValueError, match="words must be 2 or 4, got 3"):
+        tiny.build(plan=plan, noise_words=3)
+
+
+def test_a_seed_that_is_given_must_be_known_to_the_plan(tiny):
+    secret = tiny.plan(noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="noise seed was given, but the plan counts"):
+        tiny.build(plan=secret, noise_seed=SEED)
+    with pytest.raises(ValueError, match=r"must be 4 integers .* got 2"):
+        process.with_noise_seed(tiny.build(plan=secret).initialize(), SEED)
+    known = tiny.plan(noise_multiplier=1.0, noise_seed_is_known=True)
+    four = tiny.build(plan=known, noise_seed=(1, 2, 3, 4)).initialize()
+    assert np.asarray(four.aggregator["noise"]["seed"]).tolist() == [1, 2, 3, 4]
 
 
 def test_no_noise_means_no_noise_state(tiny):

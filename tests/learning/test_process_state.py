@@ -25,6 +25,7 @@ def build_everything(tiny, **changes):
             clip_norm=0.7,
             noise_multiplier=0.5,
             mechanism=noise.blt_from((0.9,), (0.2,)),
+            noise_seed_is_known=True,
         ),
         "averager": averaging.starting_at(1, averaging.uta(3)),
         "server_momentum": 0.9,
@@ -91,6 +92,22 @@ def test_worker_and_local_agree(tiny):
     )
     for name, value in metrics["aggregator"].items():
         assert their_metrics["aggregator"][name] == pytest.approx(value, rel=1e-5)
+
+
+def test_the_worker_refuses_noise_from_the_cipher_before_any_round(tiny):
+    """It is another program, and the cipher is Python of this one."""
+    plan = tiny.plan(noise_multiplier=0.5, mechanism=noise.tree())
+    secret, simple = tiny.build(plan=plan), tiny.build(plan=plan, noise_words=2)
+    state, client = secret.initialize(), tiny.client([1.0] * tiny.WIDTH)
+    refusal = "AES-256-CTR.*noise_words=2.*use\\('local'\\)"
+    with runtime.running_on("worker"):
+        with pytest.raises(runtime.RuntimeUnsupportedError, match=refusal):
+            secret.initialize()
+        with pytest.raises(runtime.RuntimeUnsupportedError, match=refusal):
+            secret.next(state, [client])
+        after = simple.next(simple.initialize(), [client]).state
+    seed = np.asarray(after.aggregator["noise"]["seed"])
+    assert seed.shape == (2,) and np.abs(seed).min() > 2**40
 
 
 def nodes_of(computation):

@@ -99,6 +99,7 @@ def build(trainer_of, **arguments):
         rounds=4,
         mechanism=noise.tree(),
         noise_multiplier=0.1,
+        noise_seed_is_known=True,
     )
     return process.build_dp_ftrl_process(
         trainer_of(SIZES, RATE, batch_size=3), plan=plan, noise_seed=(1, 2), **arguments

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from tff_agg import backends, noise, structure
-from tff_agg.noise import generators
+from tff_agg.noise import generators, seeds
 
 KEY = (0x0123456789ABCDEF, -42, 2**64 - 1, 7)
 LIKE = {"a": np.zeros([3], np.float32), "b": np.zeros([70_001], np.float32)}
@@ -84,7 +84,7 @@ def test_words_are_those_of_aes_in_counter_mode(name):
     stream = b"".join(
         encrypted(key, (start + step).to_bytes(16, "big")) for step in range(3)
     )
-    seed = generators.seed_in(backends.NUMPY, KEY)
+    seed = seeds.seed_in(backends.NUMPY, KEY)
     found = generators.cipher_words(seed, *name, 5)
     assert found.dtype == np.uint64
     assert found.astype("<u8").tobytes() == stream[:40]

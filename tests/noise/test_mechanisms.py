@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from tff_agg import backends, noise, structure
-from tff_agg.noise import generators
+from tff_agg.noise import generators, seeds
 
 N = 12
 SEED = (0x0123456789ABCDEF, -42)
@@ -208,7 +208,7 @@ def test_leaves_rounds_nodes_and_seeds_are_independent(backend, more):
         like = [np.zeros(size), np.zeros(size)]
     columns, backend = [], backends.of(like)
     for seed in (SEED, (SEED[0], SEED[1] + 1), (SEED[0] + 1, SEED[1])):
-        seed = generators.seed_in(backend, (*seed, *more))
+        seed = seeds.seed_in(backend, (*seed, *more))
         for position, index in ((0, 0), (1, 0), (0, 1), (256, 0)):
             drawn = generators.normals(backend, seed, position, like, index)
             columns += [np.asarray(leaf) for leaf in drawn]

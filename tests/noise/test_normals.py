@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 
 from tff_agg import backends
-from tff_agg.noise import generators
+from tff_agg.noise import generators, seeds
 
 SEED = (0x0123456789ABCDEF, -42)
 LIBRARIES = pytest.mark.parametrize("backend", ["numpy", "tf", "jax"])
@@ -52,7 +52,7 @@ def drawn(backend, shape, dtype="float32", position=0, index=0, seed=SEED):
     with wide_jax(dtype):
         like = [zeros(backend, shape, dtype)]
         library = backends.of(like)
-        seed = generators.seed_in(library, seed)
+        seed = seeds.seed_in(library, seed)
         found = generators.normals(library, seed, position, like, index)[0]
         found = np.asarray(found)
     assert found.shape == tuple(np.atleast_1d(shape)) and found.dtype == dtype
@@ -306,7 +306,7 @@ def draw_in_tensorflow(like):
 
     position = tf.constant(3, tf.int64)
     library = backends.of(like)
-    seed = generators.seed_in(library, SEED)
+    seed = seeds.seed_in(library, SEED)
     return generators.normals(library, seed, position, [like], 1)[0]
 
 
@@ -359,7 +359,7 @@ def test_jax_draws_alike_outside_and_inside_of_a_trace(count, dtype):
     with wide_jax(dtype):
         like = [zeros("jax", [count], dtype)]
         library = backends.of(like)
-        seed = generators.seed_in(library, SEED)
+        seed = seeds.seed_in(library, SEED)
 
         def draw(position):
             return generators.normals(library, seed, position, like, 1)[0]

@@ -85,7 +85,7 @@ def test_gradients_are_the_differences():
 def test_optimised_beats_the_unoptimised(metric, decay, schema):
     n = 150
     options = {"momentum_decay": decay, "metric": metric}
-    if schema.max_participations != 1:
+    if not schema.is_once:
         options |= {"separation": 60, "participations": 3}
     root = rmse(noise.banded_square_root(60, decay), n, schema, decay, metric)
     banded = rmse(noise.banded(n, 60, **options), n, schema, decay, metric)

@@ -5,9 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pds import groups, schedule
+from pds import groups, poisson_sampler, schedule
 from pds.poisson_sampler import PoissonSampler
 from tests.sampled_plans import sampled_plan
+from tff_agg import backends
+from tff_agg.noise import generators, seeds
 from tff_agg.privacy import Loss, Plan, sampled
 
 EXAMPLES, BATCH, STEPS = 1000, 200, 300
@@ -40,17 +42,22 @@ def epsilon_of(chance):
     return Loss(kinds=(sampled.steps_of(8.0, chance, STEPS),)).epsilon(1e-5)
 
 
+KEY = (1, -2, 3, 2**64 - 4)
+
+
+@pytest.mark.parametrize("seed", [(1, 2), KEY], ids=["Philox", "AES"])
 @pytest.mark.parametrize("make", [plain, shifting])
-def test_batches_are_what_plan_and_statistics_want(make):
-    sampler = make()
+def test_batches_are_what_plan_and_statistics_want(make, seed):
+    sampler = make(seed=seed)
     plan_of(sampler).check_sampler(sampler)
     sizes = np.array([len(sampler.users(t)) for t in range(STEPS)])
     assert abs(sizes.mean() - BATCH) < 6 * sizes.std() / np.sqrt(STEPS)
     assert sizes.std() > 5
 
 
-def test_batches_are_a_function_of_secret_and_step():
-    first, again, other = plain(), plain(), plain(seed=(1, 3))
+@pytest.mark.parametrize("seed", [(1, 2), KEY], ids=["Philox", "AES"])
+def test_batches_are_a_function_of_secret_and_step(seed):
+    first, again, other = plain(seed), plain(seed), plain((*seed[:-1], 3))
     assert np.array_equal(first.users(7), again.users(7))
     assert not np.array_equal(first.users(7), first.users(8))
     assert not np.array_equal(first.users(7), other.users(7))
@@ -63,8 +70,43 @@ def test_batches_are_a_function_of_secret_and_step():
         assert abs(shared - EXAMPLES * 0.04) < 6 * np.sqrt(EXAMPLES * 0.04)
 
 
+def test_four_words_draw_each_example_by_a_word_of_the_cipher(monkeypatch):
+    monkeypatch.setattr(poisson_sampler, "_BLOCK", 300)
+    key = seeds.seed_in(backends.NUMPY, KEY)
+
+    def words(*counts):
+        leaf = generators.SAMPLING_LEAF
+        parts = [
+            generators.cipher_words(key, 7, leaf, 0, block, count).tolist()
+            for block, count in enumerate(counts)
+        ]
+        return [word for part in parts for word in part]
+
+    expected = [
+        i for i, word in enumerate(words(300, 300, 300, 100)) if word < int(0.2 * 2**64)
+    ]
+    assert plain(KEY).users(7).tolist() == expected
+    moved = shifting(KEY)
+    even, odd = (group.users for group in moved.groups)
+    below = np.repeat([int(p * 2**64) for p in moved.chances(7)], 500).tolist()
+    drawn = words(300, 200, 300, 200)
+    taken = [word < most for word, most in zip(drawn, below, strict=True)]
+    expected = np.sort(np.concatenate([even, odd])[taken])
+    assert moved.users(7).tolist() == expected.tolist()
+    # No leaf of a model has the sampler's name.
+    most = generators.MAX_LEAVES - generators.RESERVED_LEAVES
+    assert most <= generators.SAMPLING_LEAF
+
+
+def test_the_cipher_takes_all_where_the_chance_is_one():
+    whole = PoissonSampler(groups.everyone(np.arange(50)), 50, 3, KEY)
+    assert whole.users(1).tolist() == list(range(50))
+
+
 def test_the_fingerprint_says_nothing_of_the_secret():
     assert plain().fingerprint == plain(seed=(3, 4)).fingerprint
+    assert plain(KEY).fingerprint == plain((5, 6, 7, 8)).fingerprint
+    assert plain(KEY).fingerprint != plain().fingerprint
     assert plain().fingerprint != plain(steps=STEPS - 1).fingerprint
     assert plain().fingerprint != shifting().fingerprint
 

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tff_agg import backends
+from tff_agg.noise import generators, seeds
 from tff_agg.privacy import KeySelection, gaussian
 
+KEY = (1, -2, 3, 2**64 - 4)
 SELECTION = KeySelection(cap=9, noise_multiplier=2.0, delta=1e-3)
 
 
@@ -26,13 +29,22 @@ def noise_p_value(draws, stddev):
 
 def test_the_noise_is_normal_and_of_the_right_size():
     votes = np.arange(50_000)
-    draws = SELECTION.noisy(votes, np.random.default_rng(1)) - votes
+    draws = SELECTION.noisy(votes, KEY) - votes
     assert noise_p_value(draws, 6.0) > 1e-3
     # √cap was not forgotten, and neither was it squared.
     for wrong in (2.0, 18.0, 6.0 * 2 / 3, 6.0 * 3 / 2):
         assert noise_p_value(draws, wrong) < 1e-9
-    # Independent from key to key.
+    # Independent from key to key, from part to part and from secret to secret.
     assert abs(np.corrcoef(draws[1:], draws[:-1])[0, 1]) < 0.02
+    for others in (
+        SELECTION.noisy(votes, KEY, part=1),
+        SELECTION.noisy(votes, (*KEY[:3], 0)),
+    ):
+        assert abs(np.corrcoef(others - votes, draws)[0, 1]) < 0.02
+    # It is the words of AES that decide.
+    key = seeds.seed_in(backends.NUMPY, KEY)
+    unit = generators.normals(backends.NUMPY, key, 0, np.zeros(50_000))
+    np.testing.assert_array_equal(SELECTION.noisy(votes, KEY), votes + 6.0 * unit)
 
 
 @pytest.mark.parametrize("cap", [1, 4, 100])
@@ -41,8 +53,8 @@ def test_keys_of_one_user_alone_are_published_with_probability_delta(cap, delta)
     """The worst user names `cap` keys that nobody else names."""
     selection = KeySelection(cap, 1.5, delta)
     trials = 40_000 if cap < 100 else 8_000
-    generator = np.random.default_rng(cap)
-    noisy = selection.noisy(np.ones(trials * cap), generator).reshape(trials, cap)
+    noisy = selection.noisy(np.ones(trials * cap), (cap, 1, 2, 3))
+    noisy = noisy.reshape(trials, cap)
     failures = int((noisy > selection.threshold).any(axis=1).sum())
     low, high = stats.binom.ppf([1e-5, 1 - 1e-5], trials, delta)
     assert low <= failures <= high

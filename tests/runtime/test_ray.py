@@ -104,20 +104,21 @@ def words(seed):
     return [tf.data.Dataset.from_tensors(rows(i, seed)) for i in range(CLIENTS)]
 
 
-def dp_ftrl(model, mechanism, averager, **more):
+def dp_ftrl(model, mechanism, averager, seed=(1, 2), **more):
     plan = privacy.Plan(
         clip_norm=0.3,
         cohort_size=CLIENTS,
         rounds=8,
         mechanism=mechanism,
         noise_multiplier=0.5,
+        noise_seed_is_known=True,
     )
     return process.build_dp_ftrl_process(
         model,
         plan=plan,
         averager=averager,
         server_momentum=0.9,
-        noise_seed=(1, 2),
+        noise_seed=seed,
         **more,
     )
 
@@ -131,8 +132,8 @@ CASES = {
         lambda: dp_ftrl(packed(), noise.tree(), averaging.uta(3)),
         words,
     ),
-    "packed LSTM, BLT, EMA": (
-        lambda: dp_ftrl(packed(), noise.blt(8), averaging.ema(decay=0.9)),
+    "packed LSTM, BLT of AES, EMA": (
+        lambda: dp_ftrl(packed(), noise.blt(8), averaging.ema(decay=0.9), (1, 2, 3, 4)),
         words,
     ),
     "Keras, tree, UTA": (

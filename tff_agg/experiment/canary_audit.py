@@ -156,10 +156,14 @@ def run(
             coins=config.insecure_seed,
         )
         most = max(len(taking.of_round(t)) for t in range(plan.rounds))
-        larger = dataclasses.replace(plan, cohort_size=plan.cohort_size + most)
+        seed = None if config.insecure_seed is None else (config.insecure_seed, 0)
+        larger = dataclasses.replace(
+            plan,
+            cohort_size=plan.cohort_size + most,
+            noise_seed_is_known=seed is not None,
+        )
         rate = subject.learning_rate * larger.cohort_size / plan.cohort_size
         process = subject.build(clients.with_canaries(subject.trainer), larger, rate)
-        seed = None if config.insecure_seed is None else (config.insecure_seed, 0)
         evidence = rounds.run_with_canaries(
             process,
             larger,

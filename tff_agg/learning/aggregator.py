@@ -8,21 +8,18 @@ after the planned rounds nor aggregate more clients than the plan divides by.
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg import backends
 from tff_agg.aliases import Structure
 from tff_agg.learning.client_work import check_on_non_finite
 from tff_agg.learning.tracing import graph_computation
+from tff_agg.noise import seeds
 from tff_agg.privacy import Plan
 from tff_agg.runtime.errors import MEMBER
-
-# TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
-# seeded with 32 bits: few enough to try them all. The noise must be hidden better.
-_ENTROPY_FILE = "/dev/urandom"
-_ENTROPY_LINES = 8  # lines of 256 bytes on average
 
 
 class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -46,6 +43,7 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
     Attributes:
       plan: The plan; of it `clip_norm`, `cohort_size`, `rounds`, `mechanism` and
         `noise_stddev` are used.
+      noise_words: How many integers of 64 bits the noise's seed has.
 
     Example:
       >>> factory = DPFTRLSumFactory(plan, on_non_finite='drop')
@@ -57,7 +55,8 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
         plan: Plan,
         *,
         on_non_finite: str = "drop",
-        noise_seed: Sequence[int] | None = None,
+        noise_seed: seeds.Seed | None = None,
+        noise_words: int | None = None,
         grouped: bool = False,
     ):
         """Initializes the factory.
@@ -66,15 +65,20 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
           plan: The plan of the run.
           on_non_finite: `'drop'` counts a client whose update is not finite and sums
             zeros in its place; `'error'` fails on it. See `build_dp_ftrl_process`.
-          noise_seed: Two integers of 64 bits, for tests. None, the default, draws a
-            fresh secret from the operating system in every call of `initialize`.
+          noise_seed: Two or four integers of 64 bits, where the plan says that they
+            are known. None, the default, draws a fresh secret from the operating system
+            in every call of `initialize`.
+          noise_words: How many integers are drawn. Four, the default where the seed is
+            secret, make noise from AES-256-CTR; two, for TFF's worker, of Philox.
           grouped: Whether a client's value is the stacked updates of several users.
         """
         check_on_non_finite(on_non_finite)
         check_plan(plan)
         self.plan = plan
         self._on_non_finite = on_non_finite
-        self._noise_seed = None if noise_seed is None else check_seed(noise_seed)
+        is_known = plan.noise_seed_is_known
+        self.noise_words = seeds.words_of(noise_seed, is_known, noise_words)
+        self._noise_seed = noise_seed
         self._grouped = grouped
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -109,11 +113,14 @@ class DPFTRLSumFactory(tff.aggregators.UnweightedAggregationFactory):
                 round=tf.constant(0, tf.int64)
             )
             if noisy:
-                seed = self._noise_seed
                 like = _zeros(clipped_type)
-                state["noise"] = plan.mechanism.init(
-                    like, fresh_seed() if seed is None else tf.constant(seed, tf.int64)
+                seed = seeds.of_run(
+                    backends.of(like),
+                    self._noise_seed,
+                    is_known=plan.noise_seed_is_known,
+                    words=self.noise_words,
                 )
+                state["noise"] = plan.mechanism.init(like, seed)
             return state
 
         @graph_computation(
@@ -288,41 +295,12 @@ def _first(values: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return values[place], place
 
 
-def fresh_seed() -> tf.Tensor:
-    """Returns two secret int64 from the operating system, anew at every run of the op.
-
-    To be called eagerly or in a `tf.function`. Lines of the system's random device are
-    hashed to two words: eight lines carry thousands of random bits, more than enough.
-
-    Example:
-      >>> fresh_seed().shape
-      TensorShape([2])
-    """
-    lines = tf.data.TextLineDataset(_ENTROPY_FILE).take(_ENTROPY_LINES)
-    text = lines.reduce(tf.constant(""), lambda read, line: read + line)
-    words = []
-    for key in ([0x5EED, 1], [0x5EED, 2]):
-        # Buckets number below 2**63; the top bit is a hash's low one.
-        low = tf.strings.to_hash_bucket_strong(text, 2**63 - 1, key)
-        top = tf.strings.to_hash_bucket_strong(text, 2, [key[0], key[1] + 2])
-        words.append(tf.where(tf.equal(top, 1), -low - 1, low))
-    return tf.stack(words)
-
-
-def check_seed(seed: Sequence[int]) -> tuple[int, int]:
-    """Returns the seed as two signed integers of 64 bits, or raises."""
-    try:
-        words = [int(word) for word in seed]
-    except (TypeError, ValueError):
-        words = []
-    if len(words) != 2 or any(not -(2**63) <= word < 2**63 for word in words):
-        raise ValueError(f"noise_seed must be two integers of 64 bits, got {seed!r}")
-    return words[0], words[1]
-
-
 def check_plan(plan: Plan) -> None:
     """Raises unless the plan has what the process needs, in range."""
-    needed = ("clip_norm", "cohort_size", "rounds", "mechanism", "noise_stddev")
+    needed = (
+        *("clip_norm", "cohort_size", "rounds", "mechanism", "noise_stddev"),
+        "noise_seed_is_known",
+    )
     missing = [name for name in needed if not hasattr(plan, name)]
     if missing:
         raise TypeError(

@@ -7,7 +7,6 @@ from the same generator as the mechanisms'.
 """
 
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tff_agg import averaging, noise, privacy
+from tff_agg import averaging, backends, noise, privacy
 from tff_agg.aliases import Array, JsonObject, Structure
 from tff_agg.learning import laned_sum, per_example, server_step
 from tff_agg.learning.per_example import ClippedSum, Count, Examples, SampleModel
+from tff_agg.noise import seeds
 from tff_agg.noise.mechanism import State as NoiseState
 
 Weights = dict[str, jax.Array]
@@ -121,25 +121,25 @@ class DPSGDProcess:
         }
 
     def initialize(
-        self, weights: Mapping[str, Array], seed: Sequence[int] | None = None
+        self, weights: Mapping[str, Array], seed: seeds.Seed | None = None
     ) -> State:
         """Returns the state before the first step.
 
         Args:
           weights: θ_0 by name.
-          seed: Two integers of 64 bits, for tests; by default a secret of the
-            operating system's.
+          seed: Two or four integers of 64 bits, for tests; refused unless the plan says
+            that the seed is known. By default a secret of the operating system's.
         """
-        if seed is None:
-            seed = (secrets.randbits(64), secrets.randbits(64))
         theta = {name: jnp.asarray(value) for name, value in weights.items()}
+        is_known = self.plan.noise_seed_is_known
+        started = seeds.of_run(backends.of(theta), seed, is_known=is_known)
         zeros = jax.tree_util.tree_map(jnp.zeros_like, theta)
         return {
             "aggregate": theta,
             "averager": self.averager.init(theta),
             "iterate": theta,
             "momentum": zeros if self._momentum else (),
-            "noise": self._mechanism.init(theta, seed),
+            "noise": self._mechanism.init(theta, started),
             "round": jnp.asarray(0, jnp.int32),
         }
 
@@ -283,13 +283,13 @@ class DPSGDProcess:
         return state | {"noise": kept}
 
     @staticmethod
-    def sampling_seed(state: State) -> tuple[int, int]:
+    def sampling_seed(state: State) -> tuple[int, ...]:
         """Returns the secret that batches are drawn with: that of the noise.
 
         The sampler keys its own stream by it.
         """
         words = np.asarray(state["noise"]["seed"], np.uint32).view(np.uint64)
-        return int(words[0]), int(words[1])
+        return tuple(words.tolist())
 
     @staticmethod
     def surroundings() -> JsonObject:

@@ -6,14 +6,13 @@ finalizer together with TFF's own composer. The result is an ordinary
 such processes run.
 """
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg import averaging
+from tff_agg import averaging, backends
 from tff_agg.aliases import JsonObject, Structure
 from tff_agg.learning import aggregator as aggregators
 from tff_agg.learning import (
@@ -26,6 +25,7 @@ from tff_agg.learning import (
     vectorized,
 )
 from tff_agg.learning.tracing import graph_computation
+from tff_agg.noise import seeds
 from tff_agg.privacy import Plan
 
 #: What can be trained: a model of TFF's, or local training of one's own.
@@ -46,7 +46,8 @@ def build_dp_ftrl_process(
     nesterov: bool = False,
     step_from: str = "aggregate",
     on_non_finite: str = "drop",
-    noise_seed: Sequence[int] | None = None,
+    noise_seed: seeds.Seed | None = None,
+    noise_words: int | None = None,
     grouped: bool = False,
 ) -> tff.learning.templates.LearningProcess:
     """Builds federated DP-FTRL with training aggregation.
@@ -95,8 +96,12 @@ def build_dp_ftrl_process(
         fails the round, for finding the fault with data that need no protection: one
         user could stop everybody's run, and whether a run stops would depend on one
         user's data, which no ε covers.
-      noise_seed: Two integers of 64 bits, for tests. By default each call of
-        `initialize` draws a secret seed from the operating system.
+      noise_seed: Two or four integers of 64 bits, for tests; refused unless the plan
+        says that the seed is known. By default each call of `initialize` draws a seed
+        from the operating system.
+      noise_words: How many integers of 64 bits are drawn. Four, the default where the
+        seed is secret, are a key of AES-256-CTR, which makes the noise: not on TFF's
+        worker, which cannot run it. Two make noise of Philox.
       grouped: The value of a client is a group of users, made by
         `grouping.group_batches`, who train side by side: `tff_agg.learning.vectorized`
         says for which models this is faster. Clip norm, cohort size and metrics are
@@ -132,6 +137,7 @@ def build_dp_ftrl_process(
         plan,
         on_non_finite=on_non_finite,
         noise_seed=noise_seed,
+        noise_words=noise_words,
         grouped=isinstance(trainer, group_work.GroupTrainer),
     )
     work = (
@@ -167,7 +173,8 @@ def build_dp_ftrl_process(
         },
         "clients": _describe_client(client_optimizer, client_epochs),
         "on_non_finite": on_non_finite,
-        "noise_seed": "secret" if noise_seed is None else "known",
+        "noise_seed": "known" if plan.noise_seed_is_known else "secret",
+        "noise_generator": seeds.generator_name(factory.noise_words),
         "weights": str(weights_type),
     }
     next_fn = limits.within_plan(composed.next, plan)
@@ -343,23 +350,24 @@ def without_noise(
 
 
 def with_noise_seed(
-    state: tff.learning.templates.LearningAlgorithmState, seed: Sequence[int]
+    state: tff.learning.templates.LearningAlgorithmState, seed: seeds.Seed
 ) -> tff.learning.templates.LearningAlgorithmState:
     """Returns a fresh state with another secret seed for its noise.
 
     Args:
       state: A state before its first round.
-      seed: Two integers of 64 bits. Whoever knows them can take the noise off again.
+      seed: As many integers of 64 bits as the state's own. Whoever knows them can take
+        the noise off again.
 
     Raises:
-      ValueError: If the seed is not a pair of such integers, the run has begun (its
-        noise is correlated over rounds and must go on with its seed), or the state's
-        process adds no noise.
+      ValueError: If the seed is none or of another length, the run has begun (its noise
+        is correlated over rounds and must go on with its seed), or the state's process
+        adds no noise.
 
     Example:
       state = with_noise_seed(process.initialize(), seed=(1, 2))
     """
-    seed = aggregators.check_seed(seed)
+    given = seeds.seed_in(backends.NUMPY, seed)
     if "noise" not in state.aggregator:
         raise ValueError("state belongs to a process without noise: it has no seed")
     if (played := int(state.aggregator["round"])) != 0:
@@ -369,9 +377,13 @@ def with_noise_seed(
         )
     noise = type(state.aggregator["noise"])(state.aggregator["noise"])
     old = noise["seed"]
-    noise["seed"] = (
-        tf.constant(seed, tf.int64) if tf.is_tensor(old) else np.array(seed, np.int64)
-    )
+    if np.shape(old) != np.shape(given):
+        raise ValueError(
+            f"seed must be {len(old)} integers of 64 bits, as the state's is, got "
+            f"{len(given)}; a plan with noise_seed_is_known=True starts with "
+            f"{seeds.KNOWN_WORDS}"
+        )
+    noise["seed"] = tf.constant(given) if tf.is_tensor(old) else given
     changed = type(state.aggregator)(state.aggregator)
     changed["noise"] = noise
     return state._replace(aggregator=changed)

@@ -10,9 +10,9 @@ Example:
 from tff_agg.noise.banded import banded, banded_from, banded_square_root
 from tff_agg.noise.blt import blt, blt_from
 from tff_agg.noise.dense import dense, dense_from
-from tff_agg.noise.generators import fresh_seed
 from tff_agg.noise.mechanism import Mechanism, Stream, identity
 from tff_agg.noise.restart import restart_every
+from tff_agg.noise.seeds import fresh_seed
 from tff_agg.noise.tree import tree
 
 __all__ = [

@@ -18,9 +18,8 @@ The seed chooses where the words come from:
 
 import functools
 import math
-import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -28,113 +27,18 @@ from tff_agg import backends, structure
 from tff_agg.aliases import Array, Scalar
 from tff_agg.backends import Backend
 from tff_agg.noise import normals as transforms
+from tff_agg.noise.seeds import CIPHER_WORDS
 from tff_agg.structure import Form
 
-#: Two or four secret integers of 64 bits, in a sequence or an array of any library.
-Seed = Sequence[int] | Array
-
-#: How many integers a seed has that is the key of a cipher.
-CIPHER_WORDS = 4
 # round, leaf and index share one 64-bit word of the TensorFlow counter.
 MAX_LEAVES = 2**16
+# The last two leaves are no leaves of a model: draws for other ends have their names.
+RESERVED_LEAVES = 2
+SAMPLING_LEAF = MAX_LEAVES - 2
 MAX_INDEX = 2**8
 # TensorFlow and the cipher make this many normals at a time, so that what lies between
 # words and normals stays in a core's cache. Streams depend on it.
 BLOCK = 2**16
-
-
-# --- seeds -------------------------------------------------------------------------
-
-
-def fresh_seed(words: int = CIPHER_WORDS) -> np.ndarray:
-    """Returns a secret of the operating system: four integers of 64 bits, or two.
-
-    Example:
-      >>> fresh_seed().shape
-      (4,)
-    """
-    if words not in (2, CIPHER_WORDS):
-        raise ValueError(f"words must be 2 or {CIPHER_WORDS}, got {words!r}")
-    return np.frombuffer(secrets.token_bytes(8 * words), np.int64)
-
-
-def seed_in(backend: Backend, seed: Seed) -> Array:
-    """Returns a seed as a leaf of a library: int64[2] or int64[4].
-
-    JAX has no 64-bit integers unless asked for, so there it becomes twice as many
-    unsigned 32-bit words and no bit of the secret is lost.
-    """
-    if backend.name == "jax":
-        if not backend.owns(seed):
-            return backend.constant(_words(seed).view(np.uint32), np.uint32)
-        assert not isinstance(seed, Sequence)
-        if seed.dtype == np.uint32 and seed.shape in ((4,), (2 * CIPHER_WORDS,)):
-            return seed
-        if seed.dtype.itemsize < 8:
-            raise ValueError(
-                f"seed is a JAX array of {seed.dtype}{list(seed.shape)}, too short for "
-                "64-bit integers; give numpy int64, Python integers, or the uint32 of "
-                "an earlier state"
-            )
-        return backend.constant(_words(seed).view(np.uint32), np.uint32)
-    if backend.owns(seed) and backend.name == "tf":
-        assert not isinstance(seed, Sequence)
-        if (shape := tuple(seed.shape)) not in ((2,), (CIPHER_WORDS,)):
-            raise ValueError(f"seed must be {_WANTED}, got a tensor of shape {shape}")
-        return backend.cast(seed, np.int64)
-    return backend.constant(_words(seed).view(np.int64), np.int64)
-
-
-def fresh_seed_in(backend: Backend, words: int = 2) -> Array:
-    """Returns a secret of the operating system as a leaf of a library.
-
-    In a graph of TensorFlow it is drawn anew at every run of the graph.
-    """
-    if backend.name != "tf":
-        return seed_in(backend, fresh_seed(words))
-    if words == 2:
-        return _tf_fresh_seed()
-    tf = sys.modules["tensorflow"]
-    seed = tf.numpy_function(fresh_seed, [words], tf.int64, stateful=True)
-    return tf.ensure_shape(seed, [words])
-
-
-# TensorFlow's own non-deterministic integers come from one Mersenne twister a process,
-# seeded with 32 bits: few enough to try them all. The noise must be hidden better.
-_ENTROPY_FILE = "/dev/urandom"
-_ENTROPY_LINES = 8  # lines of 256 bytes on average
-
-
-def _tf_fresh_seed() -> Array:
-    """Returns two secret int64, by operations that run anywhere.
-
-    Lines of the system's random device are hashed to two words: eight lines carry
-    thousands of random bits, more than enough.
-    """
-    tf = sys.modules["tensorflow"]
-    lines = tf.data.TextLineDataset(_ENTROPY_FILE).take(_ENTROPY_LINES)
-    text = lines.reduce(tf.constant(""), lambda read, line: read + line)
-    words = []
-    for key in ([0x5EED, 1], [0x5EED, 2]):
-        # Buckets number below 2**63; the top bit is a hash's low one.
-        low = tf.strings.to_hash_bucket_strong(text, 2**63 - 1, key)
-        top = tf.strings.to_hash_bucket_strong(text, 2, [key[0], key[1] + 2])
-        words.append(tf.where(tf.equal(top, 1), -low - 1, low))
-    return tf.stack(words)
-
-
-_WANTED = "two integers of 64 bits, or four for AES-256"
-
-
-def _words(seed: Seed) -> np.ndarray:
-    """Returns `seed` as numpy uint64, whatever integers it was given as."""
-    flat = np.asarray(seed, dtype=object).reshape(-1).tolist()
-    whole = all(isinstance(word, int | np.integer) for word in flat)
-    words = [int(word) for word in flat] if whole else []
-    in_range = all(-(2**63) <= word < 2**64 for word in words)
-    if len(words) not in (2, CIPHER_WORDS) or not in_range:
-        raise ValueError(f"seed must be {_WANTED}, got {seed!r}")
-    return np.array([word % 2**64 for word in words], np.uint64)
 
 
 # --- draws -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 from tff_agg import backends, structure
 from tff_agg.aliases import Array, Json, Scalar, Structure
 from tff_agg.backends import Backend
-from tff_agg.noise import generators
+from tff_agg.noise import generators, seeds
 from tff_agg.structure import Form
 
 Draw = Callable[..., Structure]
@@ -29,7 +29,7 @@ class State(TypedDict):
     Attributes:
       buffers: Model-sized structures, where the mechanism needs some.
       round: How many rounds it has made noise for.
-      seed: The secret that all draws depend on, as `generators.seed_in` returns it.
+      seed: The secret that all draws depend on, as `seeds.seed_in` returns it.
     """
 
     buffers: NotRequired[tuple]
@@ -87,7 +87,7 @@ class Mechanism:
     decoder: Callable[[int], np.ndarray] | None = None
     forest: Callable[[int], tuple] | None = None
 
-    def init(self, like: Structure, seed: generators.Seed) -> State:
+    def init(self, like: Structure, seed: seeds.Seed) -> State:
         """Returns the state before the first round.
 
         Args:
@@ -102,7 +102,7 @@ class Mechanism:
         backend = check_like(like)
         state: State = {
             "round": backend.constant(0, np.int64),
-            "seed": generators.seed_in(backend, seed),
+            "seed": seeds.seed_in(backend, seed),
         }
         if self.buffers:
             # Keys in alphabetical order: every library then agrees on their order.
@@ -123,7 +123,7 @@ class Mechanism:
 
     def _next(self, backend: Backend, state: State, like: Structure):
         """Does the work of `next` in a library."""
-        seed = generators.seed_in(backend, state["seed"])
+        seed = seeds.seed_in(backend, state["seed"])
         round = backend.constant(state["round"], np.int64)
         if self.max_rounds is not None:
             inside = round < self.max_rounds
@@ -186,7 +186,7 @@ def _weights(n: int) -> np.ndarray:
 def check_like(like: Structure) -> Backend:
     """Returns the library of `like`; refuses no leaves and leaves not of reals."""
     backend, flat = backends.of(like), structure.leaves(like)
-    most = generators.MAX_LEAVES
+    most = generators.MAX_LEAVES - generators.RESERVED_LEAVES
     if not flat or len(flat) > most:
         raise ValueError(f"like must have 1 to {most} leaves: {len(flat)}")
     for i, leaf in enumerate(flat):

@@ -31,6 +31,9 @@ import math
 import numpy as np
 import scipy.special
 
+from tff_agg import backends
+from tff_agg.noise import generators, seeds
+from tff_agg.noise.seeds import Seed
 from tff_agg.privacy import checks
 from tff_agg.privacy.releases import Release
 
@@ -78,15 +81,19 @@ class KeySelection:
         """The ρ of zCDP of the noisy votes."""
         return 0.5 / self.noise_multiplier**2
 
-    def noisy(self, votes: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def noisy(self, votes: np.ndarray, seed: Seed, part: int = 0) -> np.ndarray:
         """Returns the votes with noise; a key is published if above `threshold`.
 
         Args:
           votes: The number of users who vote for each key. Every key that anybody
             votes for must be among them, once.
-          generator: A secret source of randomness.
+          seed: The secret that all noise depends on, from `noise.fresh_seed`. Four
+            words draw it by AES-256-CTR.
+          part: Tells several calls with one seed apart.
         """
-        return votes + self.stddev * generator.standard_normal(len(votes))
+        like, key = np.zeros(len(votes)), seeds.seed_in(backends.NUMPY, seed)
+        unit = generators.normals(backends.NUMPY, key, part, like)
+        return votes + self.stddev * unit
 
     def release(self, name: str) -> Release:
         """Returns what a plan counts for the published keys."""

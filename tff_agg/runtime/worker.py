@@ -23,12 +23,15 @@ from tff_agg.runtime import disclosure, errors
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
+    from google.protobuf.message import Message
 
 _log = logging.getLogger(__name__)
 
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _MAX_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
+# The operations of TensorFlow that call back into the process that made the graph.
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 def create_worker_context(
@@ -87,15 +90,50 @@ def create_worker_context(
                 f"TFF's worker answered {code.name} ({disclosure.HINT})",
             )
 
+    def compiled(comp: tff.Computation) -> object:
+        check_runs_elsewhere(type(comp).get_proto(comp))
+        return tff.backends.native.desugar_and_transform_to_native(comp)
+
     context = Context(
         executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        compiler_fn=compiled,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,
     )
     context.close = worker.close
     weakref.finalize(context, worker.close)
     return context
+
+
+def check_runs_elsewhere(part: "Message") -> None:
+    """Refuses a computation whose TensorFlow calls Python: another program has none.
+
+    Args:
+      part: The computation as a protocol buffer, or a part of it.
+
+    Raises:
+      RuntimeUnsupportedError: It does, as the noise of a seed of four words.
+    """
+    import tensorflow as tf
+
+    if part.DESCRIPTOR.name == "TensorFlow":
+        graph = tf.compat.v1.GraphDef()
+        part.graph_def.Unpack(graph)
+        functions = (f.node_def for f in graph.library.function)
+        if any(
+            node.op in _PYTHON for nodes in (graph.node, *functions) for node in nodes
+        ):
+            raise errors.RuntimeUnsupportedError(
+                "TFF's worker cannot run this computation: it calls Python of this "
+                "process, as noise from AES-256-CTR does. Build the DP-FTRL process "
+                "with noise_words=2, or run it with tff_agg.runtime.use('local') or "
+                "'ray'"
+            )
+        return
+    for field, value in part.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.label == field.LABEL_REPEATED else [value]:
+                check_runs_elsewhere(inner)
 
 
 def worker_command(port: int, max_concurrent_computation_calls: int = -1) -> list[str]:

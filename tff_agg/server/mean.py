@@ -11,7 +11,7 @@ import numpy as np
 
 from tff_agg import backends, structure
 from tff_agg.aliases import Array, Scalar, Structure
-from tff_agg.noise import generators
+from tff_agg.noise import seeds
 from tff_agg.noise.mechanism import State
 from tff_agg.privacy import Plan
 
@@ -30,7 +30,7 @@ class ClippedSum(NamedTuple):
 
 
 class _Init(Protocol):
-    def __call__(self, like: Structure, seed: generators.Seed | None = None) -> State:
+    def __call__(self, like: Structure, seed: seeds.Seed | None = None) -> State:
         """Returns the state before the first round."""
 
 
@@ -53,7 +53,7 @@ class NoisyMean(NamedTuple):
     next: Callable[[State, ClippedSum], tuple[State, Structure]]
 
 
-def noisy_mean(plan: Plan) -> NoisyMean:
+def noisy_mean(plan: Plan, words: int | None = None) -> NoisyMean:
     """Returns the noisy mean of a plan: (sum + noise) / `plan.cohort_size`.
 
     The divisor is the plan's whatever the actual number of users was, because that
@@ -61,6 +61,10 @@ def noisy_mean(plan: Plan) -> NoisyMean:
 
     Args:
       plan: Its noise, rounds, cohort size and most users.
+      words: How many integers of 64 bits a seed has that is drawn here. Four, the
+        default where the seed is secret, are a key of AES-256-CTR, which makes the
+        noise: not on TFF's worker, which cannot run it. Two make noise of Philox, in
+        JAX of threefry.
 
     Example:
       mean = noisy_mean(plan)
@@ -71,18 +75,13 @@ def noisy_mean(plan: Plan) -> NoisyMean:
     over = f"the plan ends after {plan.rounds} rounds; another would spend more"
     many = f"the plan is for at most {plan.most_users} clients per round"
 
-    def init(like: Structure, seed: generators.Seed | None = None) -> State:
+    def init(like: Structure, seed: seeds.Seed | None = None) -> State:
         backend = backends.of(like)
         if not stddev:
             return {"round": backend.constant(0, np.int64)}
-        if seed is None:
-            seed = generators.fresh_seed_in(backend)
-        elif not plan.noise_seed_is_known:
-            raise ValueError(
-                "seed was given, but the plan counts on a secret one: leave it out, or "
-                "make the plan with noise_seed_is_known=True, which has no guarantee"
-            )
-        return plan.mechanism.init(like, seed)
+        known = plan.noise_seed_is_known
+        started = seeds.of_run(backend, seed, is_known=known, words=words)
+        return plan.mechanism.init(like, started)
 
     def within_plan(state: State, summed: ClippedSum) -> Structure:
         """Returns the sum, if the plan covers it."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from tff_agg import backends, structure
 from tff_agg.aliases import Structure
-from tff_agg.noise import generators
+from tff_agg.noise import seeds
 from tff_agg.noise.mechanism import State as NoiseState
 from tff_agg.server import step as steps
 
@@ -161,7 +161,7 @@ def with_noise_seed(state: AnyState, seed: Sequence[int]) -> AnyState:
             f"{played} rounds"
         )
     old = kept["seed"]
-    new = generators.seed_in(backends.of(old), seed)
+    new = seeds.seed_in(backends.of(old), seed)
     if not structure.shapes_agree(old, new):
         raise ValueError(
             f"the state's seed has {np.size(seed_of(state))} integers of 64 bits; the "

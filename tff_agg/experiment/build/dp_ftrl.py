@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, TypedDict
 
 from pds import sampler
@@ -13,6 +13,7 @@ from tff_agg.experiment.build.base import Build
 from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.task import UserTask
+from tff_agg.noise import seeds
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -34,6 +35,7 @@ class ServerArguments(TypedDict):
     nesterov: bool
     step_from: str
     on_non_finite: str
+    noise_words: int | None
 
 
 class FederatedBuild(Build[UserTask]):
@@ -54,6 +56,12 @@ class FederatedBuild(Build[UserTask]):
         """Returns the clients of a round, a pure function of its number."""
         self.sampler  # noqa: B018  Checked before anybody is read.
         return cohorts.reader(self.task, self.unchecked_sampler)
+
+    @property
+    def process_key(self) -> tuple[Hashable, ...]:
+        """Which generator makes the noise follows from these."""
+        config = self.task.config
+        return config.noise_seed_is_known, config.runtime == "worker"
 
     def build_process(self) -> "tff.learning.templates.LearningProcess":
         """Builds the TFF process."""
@@ -98,6 +106,8 @@ def server_arguments(config: TrainConfig) -> ServerArguments:
         "nesterov": config.nesterov,
         "step_from": config.step_from,
         "on_non_finite": config.on_non_finite,
+        # TFF's worker is another program: it cannot run the cipher.
+        "noise_words": seeds.KNOWN_WORDS if config.runtime == "worker" else None,
     }
 
 

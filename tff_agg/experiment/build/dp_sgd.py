@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import secrets
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from tff_agg.experiment.build.base import Build
 from tff_agg.experiment.build.cohorts import build_schedule
 from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.task import ExampleTask
+from tff_agg.noise import seeds
 
 if TYPE_CHECKING:
     from tff_agg.learning.dp_sgd import DPSGDProcess
@@ -57,11 +57,12 @@ class SampledBuild(Build[ExampleTask]):
         A run's own is in its state; whoever drives the process hands it to `cohort`.
         """
         config = self.task.config
+        words = seeds.words_of(None, config.noise_seed_is_known)
         return PoissonSampler(
             groups=self.task.population(),
             batch_size=config.batch_size,
             rounds=config.rounds,
-            seed=(secrets.randbits(64), secrets.randbits(64)),
+            seed=tuple(noise.fresh_seed(words).tolist()),
             schedule=build_schedule(config),
         )
 
@@ -74,7 +75,7 @@ class SampledBuild(Build[ExampleTask]):
         first = np.zeros(sampler.population_size, bool)
         first[sampler.groups[0].users] = True
 
-        def batch(round_number: int, seed: tuple[int, int]) -> Cohort:
+        def batch(round_number: int, seed: tuple[int, ...]) -> Cohort:
             chosen = seeded(seed).users(round_number)
             facts = {"examples": len(chosen)}
             if task.config.pds:
@@ -95,7 +96,10 @@ class SampledBuild(Build[ExampleTask]):
     def process_key(self) -> tuple[Hashable, ...]:
         """The noise follows from data and shift, too."""
         plan = self.plan
-        return plan.noise_multiplier, plan.rounds, plan.participation
+        return (
+            *(plan.noise_multiplier, plan.rounds, plan.participation),
+            plan.noise_seed_is_known,
+        )
 
     def build_process(self) -> "DPSGDProcess":
         """Builds the trainer."""
