@@ -60,7 +60,8 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
             known = self._compiled.get(key)
             if known is not None and known[0]() is comp:
                 return known[1]
-            call = self._build(comp)
+            with private_api.deep_messages():
+                call = self._build(comp)
             forget = self._compiled.pop
             self._compiled[key] = (weakref.ref(comp, lambda _: forget(key, None)), call)
             return call
