@@ -101,13 +101,13 @@ def of_scores(
     found: dict[str, Any] = {"sizes": sizes, "checkpoints": {}, "ratio": {}}
     for apart in separations:
 
-        def tail(
-            run: Mapping[int, np.ndarray], count: int, apart: int = apart
-        ) -> list[np.ndarray]:
-            return [run[last - n * apart] for n in range(count)]
+        def alone(
+            run: Mapping[int, np.ndarray], apart: int = apart
+        ) -> uncertainty.Widths:
+            return widths([run[last - n * apart] for n in range(max(sizes))])
 
         both = uncertainty.compare_estimators(
-            scores, final, tail, widths, repeats=_REPEATS
+            scores, final, widths, alone, repeats=_REPEATS
         )
         found["independent"] = both.independent.mean(axis=0).tolist()
         found["checkpoints"][apart] = both.checkpoints.mean(axis=0).tolist()

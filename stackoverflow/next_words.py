@@ -76,9 +76,8 @@ class NextWords:
         ids = known.encode(" ".join(words))
         rows = np.array([[known.bos, *ids]], np.int32)
         found = self._probabilities(self._weights, rows)
-        errors = exported.error_bars(
-            self._probabilities(weights, rows) for weights in self._checkpoints
-        )
+        each = (self._probabilities(weights, rows) for weights in self._checkpoints)
+        errors = exported.error_bars(each, self.facts["error_bars_times"])
 
         def next_word(place: int, word: str) -> NextWord:
             return NextWord(word, float(found[place]), float(errors[place]))

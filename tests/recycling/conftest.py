@@ -20,6 +20,13 @@ def runs(token_store, tmp_path_factory):
     return tuple(write_run(folder / f"seed{s}", token_store, s) for s in range(4))
 
 
+@pytest.fixture(scope="session")
+def long_run(token_store, tmp_path_factory):
+    """A run that is long enough to tell how long it remembers its noise."""
+    folder = tmp_path_factory.mktemp("long") / "run"
+    return write_run(folder, token_store, 0, rounds=48)
+
+
 @pytest.fixture
 def own_runs(runs, tmp_path):
     """Copies of two runs, whose reports a test may have changed."""

@@ -74,10 +74,32 @@ def test_the_folder_says_what_the_model_is(runs, model):
     assert facts["method"] == "uta:4" and facts["checkpoints"] == "iterate"
     assert facts["rounds_averaged"] == [5, 8, 4]
     assert facts["rounds_for_error_bars"] == [6, 7, 8]
+    assert facts["error_bars_times"] == 1 and "too few" in facts["error_bars"]
     assert facts["guarantee"]["epsilon"] > 0
     words = json.loads((model / "vocabulary.json").read_text())
     assert tuple(words) == Run.open(StackOverflow, runs[0]).task.data.vocabulary.words
     assert facts["special_ids"]["unknown"] == len(words) + 3
+
+
+def test_checkpoints_are_as_far_apart_as_the_predictions_ask_for(long_run, tmp_path):
+    out = tmp_path / "m"
+    config = export.ExportConfig(run=long_run, out=str(out), examples=40)
+    facts = export.export(StackOverflow, config)
+    rounds = facts["rounds_for_error_bars"]
+    assert rounds[-1] == 48 and len(rounds) == 10
+    # Its weights walk: they forget nothing.
+    assert facts["error_bars_times"] > 1.2
+    model = exported.ExportedModel.open(out)
+    assert len(model.checkpoints()) == 10
+    scores = [np.array([0.2]), np.array([0.4])]
+    np.testing.assert_allclose(
+        exported.error_bars(iter(scores), 2.0), 2 * exported.error_bars(iter(scores))
+    )
+    words = next_words.NextWords(out)
+    (wide,) = words("", count=1).words
+    words.facts = {**words.facts, "error_bars_times": 1.0}
+    (narrow,) = words("", count=1).words
+    assert wide.error == pytest.approx(facts["error_bars_times"] * narrow.error)
 
 
 def test_words_that_the_model_does_not_know_are_named(model):

@@ -210,7 +210,7 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
     progress = []
     findings = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
     found = findings.widths
-    assert findings.spreads == ()
+    assert findings.spreads == () and "too few" in findings.notes[0]
     assert found.sizes == (2, 4)
     assert found.independent.shape == found.checkpoints.shape == (3, 2)
     assert progress[-1][1] == progress[-1][2] > 3 * 2 * 4  # In several portions.
@@ -253,18 +253,49 @@ def test_uncertainty_of_a_single_run(runs, tmp_path):
         values = np.array([values[spread.metric.name] for values in scores])
         assert spread.rounds == (4, 6, 8) and spread.last == values[-1]
         assert spread.deviation == pytest.approx(values.std(ddof=1))
+        # The mean of three: p_i = 1/3.
+        assert spread.of_mean == pytest.approx(spread.deviation / np.sqrt(3))
     assert any(spread.deviation > 0 for spread in found.spreads)
     # The widths are those of the checkpoints; nothing is compared.
     assert found.widths.sizes == (2, 3) and not len(found.widths.independent)
     table = uncertainty.table(found)
-    assert "last checkpoints" in table and "3 checkpoints of the rounds 4 to 8" in table
-    assert "independent" not in table and "ratio" not in table
+    assert "3 checkpoints of the rounds 4 to 8" in table
+    assert "Checkpoints 2 rounds apart, as asked" in table
+    # 1 + (8 − 4)/2 of them, or 8/4 runs.
+    assert "3 checkpoints (1 + (T − t_1)/γ, t_1 = 4, γ = 2), or 2 independent" in table
+    assert "κ_1" not in table
+    head = table.splitlines()[0]
+    assert "independent" not in head and "ratio" not in head
     rows = read_csv(tmp_path / "widths.csv")
-    assert [row["estimator"] for row in rows] == ["last checkpoints"] * 2
+    assert [row["estimator"] for row in rows] == ["one run's checkpoints"] * 2
     written = {row["metric"]: row for row in read_csv(tmp_path / "metrics.csv")}
-    for name, _, deviation, _ in found.spreads:
-        assert float(written[name.name]["standard_deviation"]) == deviation
+    for spread in found.spreads:
+        row = written[spread.metric.name]
+        assert float(row["standard_deviation"]) == spread.deviation
+        assert float(row["of_mean"]) == spread.of_mean
     assert (tmp_path / "widths.png").exists()
+
+
+def test_uncertainty_finds_how_far_apart_checkpoints_have_to_be(long_run, tmp_path):
+    given = {"runs": (long_run,), "out": str(tmp_path), "sizes": (2, 3, 10, 50)}
+    config = uncertainty.UncertaintyConfig(**given, examples=30, smoothness=10.0)
+    progress = []
+    found = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
+    assert {stage for stage, *_ in progress} == {"rounds", "predictions"}
+    assert progress[-1][1] == progress[-1][2]
+    # From the middle on there are 25.
+    assert found.widths.sizes == (2, 3, 10)
+    first = found.spreads[0].rounds
+    assert len(first) == 10 and first[0] >= 24 and first[-1] == 48
+    # The weights walk from the beginning: neighbours say far too little, most of all
+    # the newest two.
+    near = uncertainty.UncertaintyConfig(**given, examples=30, separation=1)
+    narrow = uncertainty.compare(StackOverflow, near).widths.checkpoints[0]
+    wide = found.widths.checkpoints[0]
+    assert (wide > 1.4 * narrow[:3]).all() and wide[0] > 3 * narrow[0]
+    table = uncertainty.table(found)
+    assert "checkpoints (1 + (T − t_1)/γ, t_1 = 24" in table
+    assert "κ_1 = " in table and "κ_2 = " in table
 
 
 def test_uncertainty_refuses_what_it_cannot_compare(runs, token_store, tmp_path):
@@ -278,7 +309,7 @@ def test_uncertainty_refuses_what_it_cannot_compare(runs, token_store, tmp_path)
         compare(runs=runs[:1], sizes=(50,))
     with pytest.raises(ValueError, match="twice"):
         compare(runs=(runs[0], runs[0]))
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="from 2 to the 3 checkpoints of"):
         compare(sizes=(4,), separation=4)
     other = write_run(tmp_path / "uta", token_store, seed=9, averager="uta")
     with pytest.raises(ValueError, match="2 kinds"):

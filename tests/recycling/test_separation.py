@@ -111,5 +111,5 @@ def test_bad_arguments_are_refused_by_name():
     found = memory(chain(0.9, 128))
     with pytest.raises(ValueError, match="count=1 must be from 2 to"):
         found.checkpoints(1)
-    with pytest.raises(ValueError, match=f"to {found.most()}"):
+    with pytest.raises(ValueError, match=f"to {found.most}"):
         found.checkpoints(1000)

@@ -262,7 +262,11 @@ def test_comparison_draws_runs_and_tails_and_reports_their_ratio():
         return uncertainty.interval_widths(models, lambda m, c: m, [None], [5, 20])
 
     found = uncertainty.compare_estimators(
-        list(centre), final=centre.__getitem__, tail=tail, widths=widths, repeats=3
+        list(centre),
+        final=centre.__getitem__,
+        widths=widths,
+        alone=lambda run: widths(tail(run, 20)),
+        repeats=3,
     )
     assert found.sizes == (5, 20)
     assert found.independent.shape == found.checkpoints.shape == (3, 2)

@@ -3,8 +3,8 @@
 ```
 model.keras       the aggregate, as a Keras model
 model.json        where it comes from, and the guarantee it was trained under
-checkpoints.npz   the weights of the newest checkpoints: predictions of each of them
-                  tell how much the noise of training moves a prediction
+checkpoints.npz   the weights of some checkpoints: predictions of each of them tell how
+                  much the noise of training moves a prediction
 …                 what the task adds, such as its vocabulary
 ```
 """
@@ -114,7 +114,7 @@ class ExportedModel:
         return tf.keras.models.load_model(self.folder / MODEL, compile=False)
 
     def checkpoints(self) -> list[list[np.ndarray]]:
-        """Loads the weights of the newest checkpoints, oldest first."""
+        """Loads the weights of the stored checkpoints, oldest first."""
         with np.load(self.folder / CHECKPOINTS, allow_pickle=False) as found:
             names = sorted(tuple(map(int, name.split("/"))) for name in found.files)
             made: list[list[np.ndarray]] = []
@@ -125,15 +125,15 @@ class ExportedModel:
         return made
 
 
-def error_bars(scores: Iterator[np.ndarray], level: float = 0.95) -> np.ndarray:
+def error_bars(
+    scores: Iterator[np.ndarray], times: float = 1.0, level: float = 0.95
+) -> np.ndarray:
     """Returns how far to either side the confidence interval of a mean score reaches.
-
-    The scores of the checkpoints count as independent draws, as in
-    `tff_agg.recycling.uncertainty`; neighbouring checkpoints are not quite, so that
-    the bars are rather too short than too long.
 
     Args:
       scores: One array for each checkpoint, at least two, all of one shape.
+      times: What the bars are multiplied by, as `error_bars_times` of the facts says:
+        it makes up for what the checkpoints have in common.
       level: The confidence.
 
     Example:
@@ -142,4 +142,4 @@ def error_bars(scores: Iterator[np.ndarray], level: float = 0.95) -> np.ndarray:
     """
     values = np.stack([np.asarray(one, np.float64) for one in scores])
     reach = uncertainty.interval_factor(len(values), level, "mean") / 2
-    return reach * values.std(axis=0, ddof=1)
+    return times * reach * values.std(axis=0, ddof=1)

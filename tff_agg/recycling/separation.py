@@ -54,15 +54,16 @@ class Memory:
         both = zip(self.lags, self.correlations, strict=True)
         return next((s for s, r in both if r <= _ENOUGH), self.lags[-1])
 
+    @property
     def most(self) -> int:
-        """Returns how many checkpoints there are, however near to each other."""
+        """How many checkpoints there are, however near to each other."""
         return (self.rounds[-1] - self.rounds[0]) // self.lags[0] + 1
 
     def checkpoints(self, count: int) -> list[int]:
         """Returns the newest rounds that are `separation` apart.
 
         Args:
-          count: How many, from 2 to `most()`. If they do not fit, they are as far apart
+          count: How many, from 2 to `most`. If they do not fit, they are as far apart
             as they can be.
 
         Example:
@@ -70,8 +71,8 @@ class Memory:
           >>> memory.checkpoints(3), memory.checkpoints(4)
           ([60, 80, 100], [70, 80, 90, 100])
         """
-        if not 2 <= count <= self.most():
-            raise ValueError(f"count={count} must be from 2 to {self.most()}")
+        if not 2 <= count <= self.most:
+            raise ValueError(f"count={count} must be from 2 to {self.most}")
         unit, last = self.lags[0], self.rounds[-1]
         widest = (last - self.rounds[0]) // (count - 1)
         apart = min(self.separation, widest // unit * unit)

@@ -402,8 +402,8 @@ class Comparison(NamedTuple):
 def compare_estimators(
     runs: Sequence[Run],
     final: Callable[[Run], Model],
-    tail: Callable[[Run, int], Sequence[Model]],
     widths: Callable[[Sequence[Model]], Widths],
+    alone: Callable[[Run], Widths],
     *,
     repeats: int = 5,
     seed: int = 0,
@@ -411,13 +411,13 @@ def compare_estimators(
     """Compares intervals from independent runs with those from one run's checkpoints.
 
     In every repeat the independent estimator draws runs at random without replacement,
-    and the checkpoint estimator draws one run and takes its newest checkpoints.
+    and the checkpoint estimator draws one run and takes checkpoints of it.
 
     Args:
       runs: The runs, at least 2.
       final: Returns a run's final model (or a handle that `widths` can predict with).
-      tail: `tail(run, n)` returns a run's last n checkpoints, newest first.
       widths: Turns a sequence of models into `Widths`, for the same sizes every time.
+      alone: Returns the `Widths` of a run's checkpoints, for these sizes.
       repeats: How many times to draw.
       seed: Seeds the drawing.
 
@@ -434,7 +434,7 @@ def compare_estimators(
         sizes = found.sizes
         independent.append(found.means)
         chosen = runs[rng.integers(len(runs))]
-        checkpoints.append(widths(tail(chosen, max(sizes))).means)
+        checkpoints.append(alone(chosen).means)
     return Comparison(sizes, np.array(independent), np.array(checkpoints))
 
 

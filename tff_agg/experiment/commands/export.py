@@ -1,8 +1,9 @@
 """Exports an aggregate of a run's checkpoints as a Keras model.
 
 Writes a folder with the model, what its user needs (such as the vocabulary), the
-guarantee it was trained under, and the newest checkpoints, from whose spread error bars
-of its predictions follow. All of it is post-processing and costs no privacy.
+guarantee it was trained under, and checkpoints, from whose spread error bars of its
+predictions follow: as far apart as it takes to count as independent, which validation
+data tell. All of it is post-processing and costs no privacy.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import json
 from typing import Any
 
 from tff_agg.aliases import JsonObject
-from tff_agg.experiment import exported, runs
+from tff_agg.experiment import error_bars, exported, runs
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import SERIES, OfRun
 from tff_agg.experiment.task import Exportable, Task
@@ -31,7 +32,11 @@ class ExportConfig(OfRun):
     )
     series: str = described("iterate", "checkpoints: θ or θ^AGG, as broadcast", SERIES)
     checkpoints: int = described(
-        10, "how many of the newest go along, for error bars", at_least=2
+        10, "how many go along, for error bars; fewer, where there are not so many",
+        at_least=2,
+    )  # fmt: skip
+    examples: int = described(
+        200, "validation examples that tell how far apart they have to be", at_least=1
     )
 
     def __post_init__(self) -> None:
@@ -55,9 +60,11 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
     load = run.loader(config.series)
     series = Stored(members, load)
     weights = methods.aggregate(series, config.method, members[-1])
-    newest = members[-config.checkpoints :]
-    if len(newest) < 2:
-        raise ValueError(f"{config.run} has {len(newest)} checkpoint; 2 are needed")
+    if len(members) < 2:
+        raise ValueError(f"{config.run} has {len(members)} checkpoint; 2 are needed")
+    sample = task.flat_sample(task.fixed_sample("heldout", config.examples))
+    bars = error_bars.of_run(run, [sample], config.series)
+    for_bars = bars.checkpoints(min(config.checkpoints, bars.most))
     used = config.method.members(members, members[-1])
     facts = {
         "task": task_class.package,
@@ -66,7 +73,9 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         "checkpoints": config.series,
         "rounds_averaged": [used[0], used[-1], len(used)],
         "rounds_of_run": run.config.rounds,
-        "rounds_for_error_bars": newest,
+        "rounds_for_error_bars": for_bars,
+        "error_bars_times": bars.widening(for_bars),
+        "error_bars": bars.in_words(),
         "data_fingerprint": task.fingerprint,
         "guarantee": _guarantee(run),
         **task.export_facts(),
@@ -75,7 +84,7 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         config.out,
         task.to_keras(weights),
         facts,
-        [list(load(number).values()) for number in newest],
+        [list(load(number).values()) for number in for_bars],
         task.export_texts(),
     )
     return facts
@@ -94,6 +103,7 @@ def run(task_class: type[Task], config: ExportConfig) -> int:
     facts = export(task_class, config)
     first, last, count = facts["rounds_averaged"]
     print(f"{facts['method']} of {count} checkpoints, rounds {first} to {last}")
+    print(facts["error_bars"])
     if facts["guarantee"]:
         print(facts["guarantee"]["statement"])
     print(f"Everything is in {config.out}")

@@ -230,12 +230,7 @@ def _uncertainty(
             for n, width in zip(widths.sizes, widths.checkpoints[0], strict=True)
         ],
     )
-    page.paragraph(
-        f"From the newest checkpoints of this run, on {made.examples} examples. "
-        "Neighbouring checkpoints are not quite independent: the figures are rather "
-        "too small than too large.",
-        "small",
-    )
+    page.paragraph(f"On {made.examples} examples. {' '.join(found.notes)}", "small")
 
 
 def _settings(page: html_page.Page, run: runs.Run) -> None:

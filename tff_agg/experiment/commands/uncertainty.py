@@ -2,8 +2,12 @@
 
 For every prediction on the validation sample: the 95 % confidence interval of the
 highest mean score over N models, averaged over all predictions. The models are the
-final ones of N runs, or the last N checkpoints of a single run. Prints both for several
-N with their ratio, and writes widths.csv and widths.png.
+final ones of N runs, or N checkpoints of a single run. Prints both for several N with
+their ratio, and writes widths.csv and widths.png.
+
+How far apart a run's checkpoints have to be to count as independent is found in its
+predictions, and their intervals are widened by what they still fall short. With
+--separation they are taken so far apart, as they are.
 
 Where one run is given, there is nothing to compare: what its checkpoints say stands
 alone, beside the standard deviation that they give the metrics (metrics.csv).
@@ -20,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_agg import files
-from tff_agg.experiment import progress, runs
+from tff_agg.experiment import error_bars, progress, runs
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.run import run_folder
@@ -47,8 +51,18 @@ class UncertaintyConfig(OfRuns):
     repeats: int = described(5, "how many times runs are drawn", at_least=1)
     split: str = described("heldout", "the data", SAMPLE_SEEDS)
     examples: int = described(1000, "the size of the sample", at_least=1)
-    separation: int = described(1, "the rounds between two checkpoints", at_least=1)
-    burn_in: int = described(0, "the first round whose checkpoint may be used")
+    separation: int = described(
+        0, "the rounds between two checkpoints; 0: found in their predictions"
+    )
+    burn_in: int = described(
+        0, "the first round whose checkpoint may be used; 0 with separation=0: the "
+        "middle of the run",
+    )  # fmt: skip
+    smoothness: float = described(
+        0.0, "M, of a loss that is 1-strongly convex and M-smooth: says κ_1 and κ_2 of "
+        "Theorem 5.1; 0: says nothing",
+    )  # fmt: skip
+    bias: float = described(0.01, "Δ of Theorem 5.1")
     level: float = described(0.95, "the confidence")
     seed: int = described(0, "seeds the drawing of runs")
 
@@ -67,20 +81,29 @@ class Spread(NamedTuple):
       metric: The metric.
       last: Its value for the newest checkpoint.
       deviation: √S, the standard deviation of a single checkpoint's value.
+      of_mean: √S of the mean of the checkpoints' values: with the weights p_i = 1/N.
       rounds: Of the checkpoints that it was estimated from.
     """
 
     metric: Metric
     last: float
     deviation: float
+    of_mean: float
     rounds: tuple[int, ...]
 
 
 class Findings(NamedTuple):
-    """Interval widths, and for a single run the metrics' spreads."""
+    """Interval widths, and for a single run the metrics' spreads.
+
+    Attributes:
+      widths: By both estimators, as far as there are both.
+      spreads: Of a single run.
+      notes: What is to be said of the checkpoints, in sentences.
+    """
 
     widths: uncertainty.Comparison
     spreads: tuple[Spread, ...]
+    notes: tuple[str, ...] = ()
 
 
 def compare(
@@ -97,96 +120,133 @@ def compare(
             f"runs must differ in their seeds only; there are {len(groups)} kinds: "
             + "; ".join(groups)
         )
-    single = opened[0] if len(opened) == 1 else None
-    if single is None:
-        most, unit = len(opened), "runs given"
-    else:
-        most, unit = len(_usable(single, config)), f"checkpoints of {single.folder}"
-    sizes = [n for n in config.sizes if 2 <= n <= most]
-    if not sizes:
-        raise ValueError(f"sizes={config.sizes} has none from 2 to the {most} {unit}")
     task = opened[0].task
     rows = task.flat_sample(task.fixed_sample(config.split, config.examples))
     per_row = task.classes * task.positions_per_example * _BYTES_PER_SCORE
     count = max(1, config.memory_budget // per_row)
     chunks = [rows[i : i + count] for i in range(0, len(rows), count)]
     predict = task.predictor()
-    passes = 1 if single else config.repeats * 2
-    done, total = 0, passes * max(sizes) * len(chunks)
+
+    @functools.cache
+    def bars(run: int) -> error_bars.ErrorBars:
+        if config.separation:
+            rounds = _usable(opened[run], config)
+            return error_bars.ErrorBars(tuple(rounds), apart=config.separation)
+        burn_in = config.burn_in or None
+        return error_bars.of_run(
+            opened[run], chunks, config.series, burn_in, on_progress
+        )
+
+    single = len(opened) == 1
+    most, unit = bars(0).most, f"checkpoints of {opened[0].folder}"
+    if not single and len(opened) <= most:
+        most, unit = len(opened), "runs given"
+    sizes = [n for n in config.sizes if 2 <= n <= most]
+    if not sizes:
+        raise ValueError(f"sizes={config.sizes} has none from 2 to the {most} {unit}")
+    repeats = 1 if single else config.repeats
+    passes = repeats * (sum(sizes) + (0 if single else max(sizes)))
+    done = 0
 
     def advance(steps: int) -> None:
         nonlocal done
         done += steps
         if on_progress is not None:
-            on_progress("predictions", done, total)
+            on_progress("predictions", done, passes * len(chunks))
 
     def scores(handle: Handle, chunk: object) -> np.ndarray:
         weights = opened[handle.run].load(handle.round, config.series)
         return predict(weights, chunk).scores
 
-    def widths(models: Sequence[Handle]) -> uncertainty.Widths:
+    def widths(models: Sequence[Handle], of: Sequence[int]) -> uncertainty.Widths:
         return uncertainty.interval_widths(
-            models,
-            scores,
-            chunks,
-            sizes,
-            level=config.level,
-            on_progress=advance,
+            models, scores, chunks, of, level=config.level, on_progress=advance
         )
 
-    def tail(run: int, n: int) -> list[Handle]:
-        return [Handle(run, t) for t in reversed(_usable(opened[run], config, n))]
+    def alone(run: int) -> uncertainty.Widths:
+        found = []
+        for size in sizes:
+            rounds = bars(run).checkpoints(size)
+            newest_first = [Handle(run, t) for t in reversed(rounds)]
+            width = widths(newest_first, [size])
+            found.append(width.means[0] * bars(run).widening(rounds))
+        return uncertainty.Widths(tuple(sizes), np.array(found), width.examples)
 
-    if single is not None:
-        models = tail(0, max(sizes))
-        alone = widths(models)
+    if single:
         nothing = np.empty((0, len(sizes)))
+        both = uncertainty.Comparison(tuple(sizes), nothing, alone(0).means[None])
         return Findings(
-            uncertainty.Comparison(alone.sizes, nothing, alone.means[None]),
-            spreads(single, config, [model.round for model in reversed(models)]),
-        )
+            both, spreads(opened[0], config, bars(0), max(sizes)),
+            (bars(0).in_words(), *theory(opened[0], config, bars(0))),
+        )  # fmt: skip
     both = uncertainty.compare_estimators(
         range(len(opened)),
         final=lambda run: Handle(run, opened[run].rounds(config.series)[-1]),
-        tail=tail,
-        widths=widths,
+        widths=functools.partial(widths, of=sizes),
+        alone=alone,
         repeats=config.repeats,
         seed=config.seed,
     )
-    return Findings(both, ())
+    return Findings(both, (), (bars(0).in_words(),))
 
 
-def _usable(
-    run: runs.Run, config: UncertaintyConfig, count: int | None = None
-) -> list[int]:
-    """Returns the rounds whose checkpoints the estimator uses, in order."""
+def _usable(run: runs.Run, config: UncertaintyConfig) -> list[int]:
+    """Returns the rounds `separation` apart, as far back as there are checkpoints."""
     have = run.rounds(config.series)
     wanted = uncertainty.checkpoint_rounds(
-        have[-1], burn_in=config.burn_in, separation=config.separation, count=count
+        have[-1], burn_in=config.burn_in, separation=config.separation
     )
     missing = set(wanted) - set(have)
-    if count is not None and missing:
-        raise ValueError(f"{run.folder} has no checkpoints of {sorted(missing)}")
-    # Without a count: as far back as nothing is missing.
     return [t for t in wanted if not missing or t > max(missing)]
 
 
 def spreads(
-    run: runs.Run, config: UncertaintyConfig, rounds: Sequence[int]
+    run: runs.Run,
+    config: UncertaintyConfig,
+    bars: error_bars.ErrorBars,
+    count: int,
 ) -> tuple[Spread, ...]:
     """Estimates how much each metric varies from one run's checkpoints."""
+    rounds = bars.checkpoints(count)
     score = run.scorer(config.split, config.examples)
     values = [score(run.load(t, config.series)) for t in rounds]
-    return tuple(
-        Spread(
-            metric,
-            values[-1][metric.name],
-            float(np.sqrt(uncertainty.variance_estimate(column))),
-            tuple(rounds),
+    widening = bars.widening(rounds)
+    mean = np.full(count, 1 / count)
+
+    def spread(metric: Metric) -> Spread:
+        column = np.array([found[metric.name] for found in values])
+        one, of_mean = (
+            widening * float(np.sqrt(uncertainty.variance_estimate(column, weights)))
+            for weights in (None, mean)
         )
-        for metric in run.task.metrics
-        for column in [np.array([found[metric.name] for found in values])]
-    )
+        return Spread(metric, float(column[-1]), one, of_mean, tuple(rounds))
+
+    return tuple(spread(metric) for metric in run.task.metrics)
+
+
+def theory(
+    run: runs.Run, config: UncertaintyConfig, bars: error_bars.ErrorBars
+) -> list[str]:
+    """Says what Theorem 5.1 says of the run."""
+    rounds, burn_in = bars.rounds[-1], max(1, bars.burn_in)
+    counts = uncertainty.samples(rounds, burn_in, bars.separation)
+    found = [
+        f"From {rounds} rounds of one budget: {counts.checkpoints} checkpoints "
+        f"(1 + (T − t_1)/γ, t_1 = {burn_in}, γ = {bars.separation}), or {counts.runs} "
+        "independent runs (T/t_1)."
+    ]
+    if config.smoothness:
+        start, end = run.task.initial_weights(), run.load(rounds, config.series)
+        apart = sum(float(np.square(end[n] - start[n]).sum()) for n in end)
+        times = uncertainty.mixing(
+            config.smoothness, run.task.num_parameters, apart**0.5, config.bias
+        )
+        found.append(
+            f"For a loss of smoothness {config.smoothness:g}, if it were 1-strongly "
+            f"convex: κ_1 = {times.burn_in:.1f} and κ_2 = {times.separation:.1f} of "
+            f"summed learning rates keep the bias to the order of {config.bias:g}."
+        )
+    return found
 
 
 def table(found: Findings) -> str:
@@ -209,18 +269,19 @@ def table(found: Findings) -> str:
         metric = spread.metric
         text += (
             f"\n{metric.label}: {metric.show(spread.last)} ± "
-            f"{metric.show(spread.deviation)} (the standard deviation, from "
+            f"{metric.show(spread.deviation)}, the mean of all ± "
+            f"{metric.show(spread.of_mean)} (standard deviations, from "
             f"{len(spread.rounds)} checkpoints of the rounds {spread.rounds[0]} to "
             f"{spread.rounds[-1]})"
         )
-    return text
+    return "\n".join([text, *found.notes])
 
 
 def _estimators(found: uncertainty.Comparison) -> dict[str, np.ndarray]:
     """Returns widths [repeats, sizes] by the name of the estimator."""
     both = {
         "independent runs": found.independent,
-        "last checkpoints": found.checkpoints,
+        "one run's checkpoints": found.checkpoints,
     }
     return {name: values for name, values in both.items() if len(values)}
 
@@ -250,10 +311,12 @@ def write(findings: Findings, out: str) -> None:
                 writer.writerow([name, n, repeat, width])
     files.write_text(folder / "widths.csv", text.getvalue())
     if findings.spreads:
-        lines = ["metric,last,standard_deviation,checkpoints,first_round,last_round"]
+        lines = [
+            "metric,last,standard_deviation,of_mean,checkpoints,first_round,last_round"
+        ]
         lines += [
-            f"{s.metric.name},{s.last},{s.deviation},{len(s.rounds)},{s.rounds[0]},"
-            f"{s.rounds[-1]}"
+            f"{s.metric.name},{s.last},{s.deviation},{s.of_mean},{len(s.rounds)},"
+            f"{s.rounds[0]},{s.rounds[-1]}"
             for s in findings.spreads
         ]
         files.write_text(folder / "metrics.csv", "\n".join(lines) + "\n")
