@@ -1,7 +1,7 @@
 """Private federated learning that uses its checkpoints.
 
 Everything is imported when it is first used, and the light parts (`averaging`, `noise`,
-`privacy`, `checkpoints`, `uncertainty`) import neither TensorFlow nor TFF:
+`privacy`, `checkpoints`, `recycling`) import neither TensorFlow nor TFF:
 
   import tff_agg
   tff_agg.runtime.set_up_tensorflow()
@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tff_agg import averaging, noise, privacy, runtime
+    from tff_agg import averaging, checkpoints, noise, privacy, recycling, runtime
     from tff_agg.averaging import Averager
     from tff_agg.learning.process import build_dp_ftrl_process
     from tff_agg.noise import Mechanism
@@ -25,8 +25,10 @@ __all__ = [
     "Plan",
     "averaging",
     "build_dp_ftrl_process",
+    "checkpoints",
     "noise",
     "privacy",
+    "recycling",
     "runtime",
 ]
 
@@ -47,3 +49,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return importlib.import_module(f"tff_agg.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Lists the public names, imported or not."""
+    return sorted({*globals(), *__all__})

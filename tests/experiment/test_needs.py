@@ -155,6 +155,21 @@ def test_too_few_users_are_told_in_terms_of_the_flags(make_task, changes, words)
         assert name not in text
 
 
+def test_the_error_names_the_most_that_would_fit(make_task):
+    task = make_task(rounds=60)
+    users = task.population_size
+    with pytest.raises(sampler.ExhaustedError) as caught:
+        cohorts.build_sampler(task)
+    text = str(caught.value)
+    most = {"rounds": users // 4, "clients_per_round": users // 60}
+    most["min_separation"] = users // 4
+    for name, value in most.items():
+        assert f"--{name} of at most {value}" in text
+        cohorts.build_sampler(make_task(**({"rounds": 60} | {name: value})))
+        with pytest.raises(sampler.ExhaustedError):
+            cohorts.build_sampler(make_task(**({"rounds": 60} | {name: value + 1})))
+
+
 def test_a_moving_average_over_what_is_kept_is_the_one_over_all_rounds():
     """Up to a decay of 0.95, as docs/files.md says."""
     kept = needs.kept_rounds(config_of(rounds=2000))

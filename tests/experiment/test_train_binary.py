@@ -24,6 +24,7 @@ def test_it_shows_the_plan_a_bar_and_a_table(finished):
     assert all(line.endswith("none: the noise seed is known") for line in shown)
     assert "if read per tree node" not in done.stdout
     assert "at most one round" in done.stdout
+    assert "Noise and signal: noise" in done.stdout
     assert "aggregate  all" in done.stdout
     assert "100%" in done.stderr and "ε so far=none" in done.stderr
     for chatter in ("cuDNN", "TensorRT", "rebuild TensorFlow", "pkg_resources"):

@@ -66,6 +66,24 @@ def test_light_modules_do_not_import_tensorflow():
     assert run.stdout == "light\n", run.stderr
 
 
+@pytest.mark.parametrize("name", ["tff_agg", "tff_agg.recycling"])
+def test_public_names_are_listed_before_they_are_imported(name):
+    program = (
+        f"import {name} as package\n"
+        "missing = set(package.__all__) - set(dir(package))\n"
+        "assert not missing, missing\n"
+        "heavy = {'build_dp_ftrl_process', 'runtime'}\n"
+        "assert all(hasattr(package, n) for n in package.__all__ if n not in heavy)\n"
+        "import sys\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "print('listed')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert run.stdout == "listed\n", run.stderr
+
+
 def test_a_missing_python_gets_one_clear_sentence(tmp_path):
     run = subprocess.run(
         [SHELL, str(ROOT / "tools/find_python.sh")],

@@ -108,6 +108,12 @@ def plan_table(plan: privacy.Plan) -> str:
     return wrapped_table(["privacy plan", ""], rows)
 
 
+def print_wrapped(lines: Sequence[str]) -> None:
+    """Prints sentences, each from the start of a line."""
+    for line in lines:
+        print(textwrap.fill(line, WIDTH, subsequent_indent="  "), flush=True)
+
+
 class TrainingBar(Observer):
     """Shows the plan, then a bar with loss, accuracy, ε, speed and time left."""
 
@@ -123,8 +129,12 @@ class TrainingBar(Observer):
         """Prints the guarantee before the first round."""
         if self._show_plan:
             print(plan_table(plan), flush=True)
-            text = f"Clients: {cohorts.describe()}."
-            print(textwrap.fill(text, WIDTH, subsequent_indent="  "), flush=True)
+            print_wrapped([f"Clients: {cohorts.describe()}."])
+
+    def on_signal(self, lines) -> None:
+        """Prints whether anything is to be expected of the run."""
+        if self._show_plan:
+            print_wrapped(lines)
 
     def on_disk(self, disk) -> None:
         """Prints what the run will take, and warns where there is too little."""

@@ -1,14 +1,16 @@
 """The clients of each round: who they are, and what they bring."""
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pds import sampler, schedule
+from pds.groups import Group
 from tff_agg import digests
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment.build.process import Cohort
-from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.config import RunConfig, TrainConfig
 from tff_agg.experiment.task import Client, UserTask
 from tff_agg.learning import grouping
 from tff_agg.runtime import LaneData, disclosure, lane_facts
@@ -35,21 +37,9 @@ def build_sampler(task: UserTask) -> sampler.Sampler:
     Raises:
       sampler.ExhaustedError: The users do not suffice; names the flags that matter.
     """
-    config = task.config
-    shift = build_schedule(config)
-    groups = task.population()
-    participation = config.build_participation()
+    config, groups = task.config, task.population()
     try:
-        return sampler.Sampler(
-            groups=groups,
-            cohort_size=config.clients_per_round,
-            rounds=config.rounds,
-            participation=participation,
-            seed=config.seed,
-            schedule=shift,
-            split=config.pds_split,
-            when_exhausted=config.on_exhausted,
-        )
+        return _sampler(config, groups)
     except sampler.ExhaustedError as error:
         short = error.shortage
         sizes = ", ".join(f"{group.name}: {len(group.users):,}" for group in groups)
@@ -59,12 +49,64 @@ def build_sampler(task: UserTask) -> sampler.Sampler:
         raise sampler.ExhaustedError(
             f"the users ({sizes}) do not suffice for --rounds={config.rounds} with "
             f"--clients_per_round={config.clients_per_round}, where "
-            f"{participation.describe()}: round {short.round + 1} finds {short.found} "
-            f"of {short.wanted} users of {short.group!r}. Fewer rounds or clients "
-            "would fit, or --min_separation, which lets users come again"
+            f"{config.build_participation().describe()}: round {short.round + 1} finds "
+            f"{short.found} of {short.wanted} users of {short.group!r}. Each of these "
+            f"would fit: {', '.join(_what_fits(config, groups, short))}"
             + "".join(f", or --on_exhausted={name}" for name in others),
             short,
         ) from None
+
+
+def _sampler(
+    config: TrainConfig, groups: Sequence[Group], **changes: Any
+) -> sampler.Sampler:
+    config = dataclasses.replace(config, **changes)
+    return sampler.Sampler(
+        groups=groups,
+        cohort_size=config.clients_per_round,
+        rounds=config.rounds,
+        participation=config.build_participation(),
+        seed=config.seed,
+        schedule=build_schedule(config),
+        split=config.pds_split,
+        when_exhausted=config.on_exhausted,
+    )
+
+
+def _what_fits(
+    config: TrainConfig, groups: Sequence[Group], short: sampler.Shortage
+) -> Iterator[str]:
+    """Yields the largest values of single flags that the users suffice for."""
+
+    def largest(below: int, **others: Any) -> int:
+        """The most that fits; whatever is smaller does, too."""
+        (name, rest), low = others.popitem(), 0
+        while below - low > 1:
+            value = (low + below) // 2
+            try:
+                _sampler(config, groups, **rest, **{name: value})
+                low = value
+            except ValueError:
+                below = value
+        return low
+
+    if short.round:
+        yield f"--rounds of at most {short.round}"
+    if clients := largest(config.clients_per_round, clients_per_round={}):
+        yield f"--clients_per_round of at most {clients}"
+    if config.schema_name == "fixed_epoch_order":
+        return
+    now = config.min_separation or config.rounds
+    # Only how far apart is asked: how often follows.
+    free = {"max_participations": None, "participation": "min_separation"}
+    if separation := largest(now, min_separation=free):
+        often = (
+            "" if config.max_participations is None else " without --max_participations"
+        )
+        yield (
+            f"--min_separation of at most {separation}{often}, which lets users come "
+            "again"
+        )
 
 
 class TaskSource:

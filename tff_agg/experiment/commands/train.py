@@ -18,6 +18,7 @@ import dataclasses
 import functools
 from typing import Any
 
+from tff_agg import privacy
 from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.commands import Command, interruption
 from tff_agg.experiment.config import TrainConfig
@@ -47,9 +48,12 @@ def _dry_run(task: Task, out: str) -> int:
     from tff_agg.experiment.run import estimate
 
     run.warn_about_delta(task)
-    found = estimate.estimate(
-        task, out, on_plan=lambda plan: print(terminal.plan_table(plan), flush=True)
-    )
+
+    def show(plan: privacy.Plan) -> None:
+        print(terminal.plan_table(plan), flush=True)
+        terminal.print_wrapped(run.told(task, plan))
+
+    found = estimate.estimate(task, out, on_plan=show)
     print(terminal.wrapped_table(["dry run", ""], found.lines()))
     if found.disk.total > found.disk.free:
         print(f"The disk of {out} has too little room.")

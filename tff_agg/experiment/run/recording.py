@@ -39,6 +39,9 @@ class Observer:
     def on_plan(self, plan: privacy.Plan, cohorts: privacy.Sampler) -> None:
         """Receives the privacy plan before anything is computed."""
 
+    def on_signal(self, lines: Sequence[str]) -> None:
+        """Receives what the noise leaves of the signal, in words; see `run.told`."""
+
     def on_disk(self, disk: needs.Disk) -> None:
         """Receives what the run will take on the disk."""
 

@@ -13,6 +13,7 @@ from tff_agg.experiment.build import Build, Compiled, Process, build, needs
 from tff_agg.experiment.run import identity, ledger, loop, recording, resume, run_folder
 from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.task import Task
+from tff_agg.privacy import signal
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ def _run(built: Build[Any], folder: pathlib.Path, observer: Observer) -> Outcome
     recorder = recording.Recorder(task, folder, plan, observer)
     history = run_folder.check(folder, task)
     observer.on_plan(plan, members)
+    observer.on_signal(told(task, plan))
     store = checkpoints.CheckpointStore(
         folder / "checkpoints", **retention(config.keep_last, config.keep_every)
     )
@@ -98,6 +100,12 @@ def _run(built: Build[Any], folder: pathlib.Path, observer: Observer) -> Outcome
             raise
         report(rounds_done=rounds_done(book))
         return outcome
+
+
+def told(task: Task, plan: privacy.Plan) -> list[str]:
+    """Returns what the noise leaves of the signal; warns of runs that cannot learn."""
+    recipe = task.config if isinstance(task.config, privacy.PrivacyRecipe) else None
+    return signal.told(plan, task.num_parameters, recipe, task.population_size)
 
 
 def warn_about_delta(task: Task) -> None:
