@@ -10,6 +10,7 @@ from tff_agg import files, privacy
 from tff_agg.experiment import progress
 from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
 from tff_agg.experiment.run.run_folder import ConfigChangedError
+from tff_agg.experiment.study.show import visible
 from tff_agg.recycling.metrics import Metric
 from tff_agg.runtime import lane_times
 
@@ -28,7 +29,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
       a         1
       bb       22
     """
-    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    cells = [
+        [visible(cell).replace("\n", "\ufffd") for cell in row]
+        for row in [header, *rows]
+    ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     numeric = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(header))]
 
@@ -209,7 +213,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except mendable as error:
         text = files.explain(error) if isinstance(error, OSError) else str(error)
-        print(f"\nerror: {text}", file=sys.stderr, flush=True)
+        print(f"\nerror: {visible(text)}", file=sys.stderr, flush=True)
         sys.exit(2)
 
 

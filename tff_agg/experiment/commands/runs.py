@@ -40,7 +40,7 @@ def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     if found:
         print(terminal.wrapped_table([*header, "settings that differ"], lines))
     for line in damaged:
-        print(f"Left out: {line}")
+        print(f"Left out: {terminal.visible(line)}")
     return 1 if damaged else 0
 
 

@@ -338,14 +338,14 @@ def _on_terminal(table: Table, width: int | None) -> str:
         console = Console(force_jupyter=False)
         width = console.width if console.is_terminal else WIDTH
     layout = Layout(
-        title=Text(_visible(table.title)) if table.title else None,
+        title=Text(visible(table.title)) if table.title else None,
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    rows = [[*map(_visible, row)] for row in [table.header, *_cells(table, "* {}")]]
+    rows = [[*map(visible, row)] for row in [table.header, *_cells(table, "* {}")]]
     numeric = _numeric(table)
     widths = _widths(list(zip(*rows, strict=True)), numeric, width)
     for name, number, own in zip(rows[0], numeric, widths, strict=True):
@@ -382,7 +382,7 @@ def _widths(
     return [max(width, 1) for width in widths]
 
 
-def _visible(text: object) -> str:
+def visible(text: object) -> str:
     """Returns text that commands the terminal nothing, whatever is in it."""
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(text))
 
