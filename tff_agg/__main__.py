@@ -1,4 +1,4 @@
-"""`tff-agg TASK COMMAND …` and `tff-agg account …`.
+"""`tff-agg TASK COMMAND …`, `tff-agg account …` and `tff-agg shapes …`.
 
 TASK is the package of a task: stackoverflow, cifar, pcvr, or one of your own. It is the
 same as `python -m TASK COMMAND …`.
@@ -10,7 +10,7 @@ import sys
 
 from tff_agg.experiment import commands
 
-OWN = {"account": "tff_agg.account"}
+OWN = {"account": "tff_agg.account", "shapes": "tff_agg.shapes"}
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "cifar features": "--weights",
     "pcvr train": "--feature_classes",
     "tff_agg account": "--noise_multiplier",
+    "tff_agg shapes": "--population",
     "examples.emnist train": "--writers",
     "stackoverflow.demo": "--seeds",
     "benchmarks.audit": "--window",
@@ -38,6 +39,7 @@ MODULES = {
     "predict": "stackoverflow.predict",
     "features": "cifar.features",
     "account": "tff_agg.account",
+    "shapes": "tff_agg.shapes",
 }
 # Forked from one process, so that what all of them import is imported once.
 PROGRAM = """

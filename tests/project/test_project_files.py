@@ -45,6 +45,7 @@ LIGHT = [
     "tff_agg.noise",
     "tff_agg.privacy",
     "tff_agg.account",
+    "tff_agg.shapes",
     "pds",
     "pds.sampler",
     "pds.schedule",
