@@ -19,7 +19,6 @@ from stackoverflow.paper_tables import ReproduceConfig
 from stackoverflow.task import StackOverflow
 from tff_agg import files
 from tff_agg.experiment import in_memory, result_tables
-from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.study import figures
 from tff_agg.experiment.study import statistics as seed_statistics
 
@@ -41,7 +40,7 @@ def run(config: ReproduceConfig, epsilon: str) -> Tables:
     metrics, and a picture: of the chosen trainings over rounds, and of the test scores.
     The same for the steps from the paper's recipe to the best (`beyond`).
     """
-    results = run_folder.results_folder(str(config.results))
+    results = files.results_folder(str(config.results))
     level = f"eps{epsilon}"
     found = fair.search(config, epsilon)
     text = result_tables.markdown(*search_table(found))

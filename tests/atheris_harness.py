@@ -32,7 +32,6 @@ TARGETS = {
     **{name: (readers, f"x.{name}") for name in ("csv", "jsonl", "parquet", "sqlite")},
     "ledger": (runs, "ledger.jsonl"),
     "config": (runs, "config.json"),
-    "table": (runs, "test.csv"),
     "manifest": (stores, "manifests/000000002.json"),
     "users": (token_stores, "users.arrow"),
     "part": (token_stores, "part-00000.arrow"),

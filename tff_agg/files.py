@@ -8,6 +8,7 @@ reports only a number; here it gets the name of the file and what to do about it
 import contextlib
 import errno
 import os
+import pathlib
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -238,3 +239,16 @@ def _removed_on_error(temporary: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def results_folder(out: str) -> pathlib.Path:
+    """Makes the folder for results where there is none.
+
+    Raises:
+      ValueError: No folder is named; the results would end up wherever one stands.
+    """
+    if not out:
+        raise ValueError("--out must name a folder for the results; it is empty")
+    folder = pathlib.Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

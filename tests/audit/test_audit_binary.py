@@ -42,8 +42,8 @@ def folder(token_store, tmp_path):
     )
     task = StackOverflow(config)
     built = build(task, Compiled())
-    run_folder.claim(tmp_path / "run", task, built.plan, built.sampler)
-    return tmp_path / "run"
+    with run_folder.RunFolder(tmp_path / "run").claim(built, {}):
+        return tmp_path / "run"
 
 
 @pytest.mark.slow

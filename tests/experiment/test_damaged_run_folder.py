@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests import fuzzing
 from tff_agg.experiment import run_list
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.run import ledger, run_folder, tables
+from tff_agg.experiment.run import ledger, run_folder
 from tff_agg.experiment.task import Task
 from tff_agg.recycling.metrics import Metric
 
@@ -33,7 +33,9 @@ def write_whole(folder):
     book.create({"plan": {"clip_norm": 1.0, "rounds": 2}}, {"numpy": "1.26"})
     for number in range(3):
         book.add_round({"round": number, "cohort": "ab", "metrics": {"loss": 0.5}})
-        book.add_reported(number, {"loss": 0.5})
+        scores = {"aggregate": {"all": {"loss": 0.25}}} if number else {}
+        book.add_reported(number, {"loss": 0.5, "validation": scores})
+    book.add_tested({"aggregate": {"all": {"loss": 0.25}}})
     book.add_segment(3, {"numpy": "2"})
     (folder / "config.json").write_text(
         json.dumps(
@@ -43,13 +45,6 @@ def write_whole(folder):
     )
     report = {"guarantee": {"epsilon": 8.5, "delta": 1e-6}}
     (folder / "privacy_report.json").write_text(json.dumps(report))
-    for name in ("validation.csv", "test.csv"):
-        table = tables.RoundTable(folder / name, ["round", "weights", "group", "loss"])
-        table.keep_until(0)
-        for number in (1, 2):
-            table.append(
-                {"round": number, "weights": "aggregate", "group": "all", "loss": 0.25}
-            )
     return folder
 
 
@@ -57,8 +52,6 @@ NAMES = (
     ledger.NAME,
     "config.json",
     "privacy_report.json",
-    "validation.csv",
-    "test.csv",
 )
 
 
@@ -104,9 +97,7 @@ def test_bytes_of_any_file(whole, tmp_path, name, edits):
 
 
 @fuzzing.examples(300)
-@given(
-    name=st.sampled_from(NAMES[:3]), line=st.integers(0, 9), edits=fuzzing.JSON_EDITS
-)
+@given(name=st.sampled_from(NAMES), line=st.integers(0, 9), edits=fuzzing.JSON_EDITS)
 def test_other_values(whole, tmp_path, name, line, edits):
     """As somebody edits who makes checksums right again."""
     folder = copied(whole, tmp_path / "run")
@@ -131,4 +122,4 @@ def test_a_configuration_without_end_is_refused(whole, tmp_path):
     folder = copied(whole, tmp_path / "run")
     (folder / "config.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"config\.json"):
-        run_folder.saved_config(folder)
+        run_folder.RunFolder(folder).saved_config()

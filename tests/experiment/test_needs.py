@@ -13,7 +13,7 @@ from tff_agg import averaging, checkpoints
 from tff_agg.experiment import terminal
 from tff_agg.experiment.build import build, cohorts, dp_ftrl, needs
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.run import estimate
+from tff_agg.experiment.run import estimate, run_folder
 from tff_agg.experiment.run import run as training
 
 FULL_MODEL = 16_202_992  # bytes of θ with 10,000 words
@@ -31,7 +31,7 @@ def test_the_rounds_foreseen_are_those_that_the_store_keeps(
     tmp_path, rounds, last, every
 ):
     config = config_of(rounds=rounds, keep_last=last, keep_every=every)
-    store = checkpoints.CheckpointStore(tmp_path, **training.retention(last, every))
+    store = checkpoints.CheckpointStore(tmp_path, **run_folder.retention(last, every))
     for number in range(rounds + 1):
         store.save(number, {"iterate": np.arange(3.0) + number})
     assert needs.kept_rounds(config) == store.rounds("iterate")
@@ -51,11 +51,23 @@ def test_short_runs_keep_everything():
     assert needs.kept_rounds(config_of(rounds=199)) == list(range(200))
 
 
-@pytest.mark.parametrize("saved", [{}, {"keep_last": None, "keep_every": None}])
-def test_runs_of_before_the_defaults_keep_all_they_have(saved):
-    read = TrainConfig.from_json({"noise_multiplier": 1.0, **saved})
-    assert (read.keep_last, read.keep_every) == (0, 0)
-    assert len(needs.kept_rounds(read)) == read.rounds + 1
+def test_what_is_written_already_is_not_asked_of_the_disk_again(
+    make_task, cache, tmp_path, monkeypatch
+):
+    """A disk on which a run just fits is large enough for it in its middle, too."""
+    task, folder = make_task(), tmp_path / "run"
+    built = build(task, cache)
+    with built.running():
+        before = needs.disk(built, folder)
+        training.run(task, folder, compiled=cache)
+        after = needs.disk(built, folder)
+    assert before.there == 0 and before.left == before.total == after.total
+    written = [p for p in (folder / "checkpoints").rglob("*") if p.is_file()]
+    assert after.there == sum(p.stat().st_size for p in written) > before.total / 4
+    just = before._replace(free=before.total)
+    assert just.fits
+    assert after._replace(free=before.total - after.there).fits
+    assert not before._replace(free=before.total - 1).fits
 
 
 def test_a_state_is_as_large_as_foreseen(make_task, cache, tmp_path):

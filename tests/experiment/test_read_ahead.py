@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from tff_agg import checkpoints
 from tff_agg.experiment.run import identity, ledger, loop
+from tff_agg.experiment.run.run_folder import RunFolder
 
 ROUNDS = 5
 NOT_CHECKED = identity.NotChecked("for this test")
@@ -53,10 +53,9 @@ def train(folder, process, read=cohort, **options):
         identity=identity.Identity(
             sampler=NOT_CHECKED, data=NOT_CHECKED, model="a sum", process={}
         ),
-        folder=folder,
+        folder=RunFolder(folder),
         rounds=ROUNDS,
         cohort=read,
-        store=checkpoints.CheckpointStore(folder / "checkpoints"),
         surroundings={},
         **options,
     )

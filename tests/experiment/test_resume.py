@@ -10,7 +10,7 @@ import pytest
 
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment.run import loop, run_folder
+from tff_agg.experiment.run import loop
 from tff_agg.experiment.run import run as training
 
 SAVES = checkpoints.CheckpointStore
@@ -89,7 +89,7 @@ def test_groups_of_users_resume_alike(
         run, monkeypatch, checkpoints.CheckpointStore, "commit", 4, config, folder
     )
     with pytest.raises(
-        run_folder.ConfigChangedError,
+        loop.IdentityError,
         match=rf"group_users: was {group_users}, is now 2",
     ):
         run(make_task(group_users=2), folder)
@@ -165,7 +165,7 @@ def test_weights_without_any_state_are_not_trained_over(run, tmp_path, make_task
 def test_a_changed_configuration_is_refused_with_what_changed(run, tmp_path, make_task):
     run(make_task(), tmp_path / "run")
     before = contents(tmp_path / "run")
-    with pytest.raises(run_folder.ConfigChangedError) as caught:
+    with pytest.raises(loop.IdentityError) as caught:
         run(make_task(k=3, clip_norm=0.25), tmp_path / "run")
     assert "clip_norm: was 1.0, is now 0.25" in str(caught.value)
     assert "k: was 2, is now 3" in str(caught.value)

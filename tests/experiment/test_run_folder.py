@@ -15,7 +15,7 @@ from pds import sampler
 from stackoverflow.data import token_store
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment.run import loop, recording, run_folder, tables
+from tff_agg.experiment.run import ledger, loop, recording, tables
 from tff_agg.experiment.run import run as training
 
 
@@ -110,10 +110,7 @@ def test_a_folder_that_shows_rounds_is_not_begun_anew(stopped, run, removed):
         path = folder / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     before = set(everything(folder))
-    with pytest.raises(
-        (loop.ResumeError, run_folder.ConfigChangedError),
-        match="spend the privacy budget again",
-    ):
+    with pytest.raises(loop.ResumeError, match="spend the privacy budget again"):
         run(config, folder)
     assert set(everything(folder)) == before
 
@@ -242,3 +239,48 @@ def test_a_run_killed_before_its_seed_was_dropped_is_not_yet_done(
     assert store.rounds("state") == [0, 1, 2, 3, 4, 5, 6]
     run(config, folder)
     assert store.rounds("state") == [6]
+
+
+def test_tables_of_a_finished_run_are_written_from_its_ledger(
+    run, make_task, tmp_path, monkeypatch, caplog
+):
+    """They are lost; nobody looks at the test data a second time to get them back."""
+    task, folder = make_task(), tmp_path / "run"
+    first = run(task, folder)
+    before, shown = contents(folder), events(folder)
+    timing = (folder / "timing.csv").read_bytes()
+    for name in ("metrics.csv", "validation.csv", "timing.csv", "test.csv"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "tensorboard")
+
+    def look(*arguments):
+        raise AssertionError("models were judged again")
+
+    monkeypatch.setattr(recording.SampleScorer, "__call__", look)
+    again = run(task, folder)
+    assert again.test == first.test and again.test["aggregate"]["all"]
+    assert contents(folder) == before and events(folder) == shown
+    assert (folder / "timing.csv").read_bytes() == timing
+    assert f"{folder / 'test.csv'} did not have what" in caplog.text
+
+
+def test_a_finished_run_that_is_asked_again_writes_nothing(run, make_task, tmp_path):
+    task, folder = make_task(), tmp_path / "run"
+    run(task, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    run(task, folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_the_ledger_is_read_once(stopped, run, monkeypatch):
+    folder, task = stopped
+    real, parsed = ledger._parse, []
+
+    def parse(content, path):
+        parsed.append(path)
+        return real(content, path)
+
+    monkeypatch.setattr(ledger, "_parse", parse)
+    run(task, folder)
+    assert parsed == [folder / "ledger.jsonl"]
+    assert ledger.Ledger(folder).read().tested["aggregate"]["all"]

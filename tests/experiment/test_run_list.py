@@ -67,7 +67,6 @@ def test_a_run_in_its_middle_and_a_damaged_one_are_reported(folder, tmp_path, ca
     lines = book.read_text().splitlines(keepends=True)
     released = [i for i, line in enumerate(lines) if '"round"' in line]
     book.write_text("".join(lines[: released[2]]))
-    (tmp_path / "runs" / "a" / "test.csv").unlink()
     config = tmp_path / "runs" / "deep" / "b" / "config.json"
     config.write_text("{not json")
     status, text = shown(capsys, tmp_path / "runs")

@@ -116,7 +116,7 @@ def test_runs_are_recycled_reported_and_measured(cache, tmp_path):
     words = (tmp_path / "seed0" / "privacy_report.md").read_text()
     assert "example level, DP-SGD" in words
     assert "add or remove" in words
-    page = report.write(Tiny, report.ReportConfig(folders[0], examples=50))
+    page = report.write(Tiny, report.ReportConfig(run=folders[0], examples=50))
     assert "Example-level differential privacy" in page.read_text()
 
 
@@ -166,9 +166,8 @@ def test_a_task_on_examples_has_nothing_that_it_would_have_to_refuse(tmp_path):
     assert not isinstance(task, Exportable)
     training.run(task, tmp_path / "run")
     with pytest.raises(ValueError, match="no model in Keras' form"):
-        export.export(
-            Tiny, export.ExportConfig(str(tmp_path / "run"), str(tmp_path / "out"))
-        )
+        wanted = export.ExportConfig(run=str(tmp_path / "run"), out=str(tmp_path))
+        export.export(Tiny, wanted)
     with pytest.raises(ValueError, match="canaries take part in DP-FTRL rounds only"):
         audit.audit_run(Run.open(Tiny, tmp_path / "run"), audit.AuditConfig())
 

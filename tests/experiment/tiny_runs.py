@@ -9,7 +9,7 @@ import tree
 
 from tff_agg import averaging, checkpoints, digests, noise, privacy
 from tff_agg.experiment.run import identity as identities
-from tff_agg.experiment.run import loop
+from tff_agg.experiment.run import loop, run_folder
 from tff_agg.learning import process, trainers
 
 WIDTH = 300
@@ -98,10 +98,9 @@ def train(made, folder, rounds=ROUNDS, zeroed=(), shift=0, **options):
     return loop.train(
         made,
         identity=identity,
-        folder=folder,
+        folder=run_folder.RunFolder(folder),
         rounds=rounds,
         cohort=cohort,
-        store=store_of(folder),
         **options,
     )
 

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from tff_agg import files
 from tff_agg.experiment.commands import evaluate, tune
 from tff_agg.experiment.commands.evaluate import Row
-from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
@@ -84,7 +83,7 @@ def recycle(
       on_progress: Receives how it goes.
     """
     metric = task_class.metrics[0]
-    made = run_folder.results_folder(str(out))
+    made = files.results_folder(str(out))
     names = [str(folder) for folder in folders]
     grid = evaluate.applicable(task_class, judging.grid)
 

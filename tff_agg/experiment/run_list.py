@@ -1,14 +1,14 @@
 """Runs side by side, from what their folders say: no data and no model are opened."""
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_agg import fields
-from tff_agg.experiment.run import identity, ledger, run_folder, tables
+from tff_agg.experiment.run import identity, ledger
+from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task
 from tff_agg.recycling.metrics import Metric
 
@@ -63,19 +63,25 @@ def summary(task_class: type[Task], folder: pathlib.Path) -> Summary:
       ValueError: A file is damaged; the message names it.
       ledger.ResumeError: So is the ledger.
     """
-    saved = run_folder.saved_config(folder)
-    settings = run_folder.configuration(folder, task_class.Config).to_json()
-    history = ledger.Ledger(folder).read()
-    names = [metric.name for metric in task_class.metrics]
-    validation, number = _scores(folder / "validation.csv", names)
+    run = RunFolder.open(folder)
+    settings = run.config(task_class.Config).to_json()
+    settings["data_fingerprint"] = run.saved_config().get("data_fingerprint")
+    history = run.history
+    validated = {} if history is None else history.validated
+    number = max(validated, default=0)
+    tested = None if history is None else history.tested
+    try:
+        validation, test = map(_of_aggregate, (validated.get(number), tested))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{run.ledger.path} is damaged: {error!r}") from error
     return Summary(
         folder=folder,
-        settings=settings | {"data_fingerprint": saved.get("data_fingerprint")},
-        rounds_done=0 if history is None else max(history.last, 0),
-        epsilon=_epsilon(folder / "privacy_report.json"),
+        settings=settings,
+        rounds_done=run.rounds_done,
+        epsilon=run.epsilon,
         validation=validation,
         validated_round=number,
-        test=_scores(folder / "test.csv", names)[0],
+        test=test,
     )
 
 
@@ -140,30 +146,7 @@ def _shown(metric: Metric, scores: Mapping[str, float], number: int = 0) -> str:
     return f"{shown} (round {number})" if number else shown
 
 
-def _epsilon(path: pathlib.Path) -> float | None:
-    if not path.is_file():
-        return None
-    try:
-        epsilon = json.loads(path.read_text(encoding="utf-8"))["guarantee"]["epsilon"]
-        return None if epsilon is None else float(epsilon)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from error
-
-
-def _scores(path: pathlib.Path, names: Sequence[str]) -> tuple[dict[str, float], int]:
-    """Returns the newest scores of θ^AGG over the whole sample, and their round."""
-    if not path.is_file():
-        return {}, 0
-    wanted = {"weights": "aggregate", "group": "all"}
-    found = [
-        row
-        for row in tables.read_rows(path)
-        if all(row.get(key) == value for key, value in wanted.items())
-    ]
-    if not found:
-        return {}, 0
-    newest = found[-1]
-    try:
-        return {n: float(newest[n]) for n in names if n in newest}, int(newest["round"])
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+def _of_aggregate(scores: Mapping[str, Any] | None) -> dict[str, float]:
+    """Returns the scores of θ^AGG over the whole sample."""
+    found = scores["aggregate"]["all"] if scores else {}
+    return {name: float(value) for name, value in found.items()}

@@ -10,20 +10,18 @@ from typing import Any
 
 from tff_agg import fields
 from tff_agg.aliases import Json
-from tff_agg.checkpoints import CheckpointStore
-from tff_agg.experiment.run import run_folder
+from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run folder that a task's binary `train` has written.
+    """A run folder, with the task that was trained.
 
     Attributes:
-      folder: Where it is.
+      opened: The folder.
       task: The task, bound to the run's configuration.
-      checkpoints: Its checkpoints.
 
     Example:
       run = Run.open(StackOverflow, 'runs/uta')
@@ -31,9 +29,8 @@ class Run:
       weights = run.load(2000)
     """
 
-    folder: pathlib.Path
+    opened: RunFolder
     task: Task
-    checkpoints: CheckpointStore
 
     @classmethod
     def open(
@@ -52,31 +49,19 @@ class Run:
           bind: Returns the task under a configuration, where the data are open already;
             by default they are opened.
         """
-        folder = pathlib.Path(folder)
-        saved = run_folder.saved_config(folder)
-        config = run_folder.configuration(folder, task_class.Config)
-        if data:
-            field = fields.data_field(task_class.Config)
-            if field is None:
-                raise ValueError(
-                    f"the task {task_class.package!r} has no data of its own to move"
-                )
-            moved: dict[str, Any] = {field: data}
-            config = dataclasses.replace(config, **moved)
-        task = (bind or task_class)(config)
-        known = saved.get("data_fingerprint")
-        if known is not None and known != task.fingerprint:
-            raise ValueError(
-                f"{folder} was trained on other data: their fingerprint was "
-                f"{str(known)[:16]}, now it is {task.fingerprint[:16]}"
-            )
-        return cls(folder, task, CheckpointStore(folder / "checkpoints"))
+        opened = RunFolder.open(folder)
+        return cls(opened, opened.task(task_class, data, bind))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Sent to another process, a run is opened there."""
         field = fields.data_field(type(self.config))
         data = field and getattr(self.task.config, field)
         return Run.open, (type(self.task), self.folder, data)
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where it is."""
+        return self.opened.path
 
     @property
     def config(self) -> Any:
@@ -90,14 +75,14 @@ class Run:
 
     def rounds(self, name: str = "iterate") -> list[int]:
         """Returns the rounds that have a checkpoint."""
-        rounds = self.checkpoints.rounds(name)
+        rounds = self.opened.store.rounds(name)
         if not rounds:
             raise ValueError(f"{self.folder} has no {name!r} checkpoints")
         return rounds
 
     def load(self, round_number: int, name: str = "iterate") -> Weights:
         """Returns the weights of a round by name."""
-        return self.task.named(self.checkpoints.load(round_number, name))
+        return self.task.named(self.opened.store.load(round_number, name))
 
     def loader(self, name: str = "iterate") -> Callable[[int], Weights]:
         """Returns `load` for one name."""

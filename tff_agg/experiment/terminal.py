@@ -9,7 +9,6 @@ from typing import Any
 from tff_agg import files, privacy
 from tff_agg.experiment import progress
 from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
-from tff_agg.experiment.run.run_folder import ConfigChangedError
 from tff_agg.experiment.study.show import visible
 from tff_agg.recycling.metrics import Metric
 from tff_agg.runtime import lane_times
@@ -144,7 +143,7 @@ class TrainingBar(Observer):
         """Prints what the run will take, and warns where there is too little."""
         if self._show_plan:
             print(f"Disk: {disk.describe()}.", flush=True)
-        if disk.total > disk.free:
+        if not disk.fits:
             print("Warning: the disk may fill before the run ends.", flush=True)
 
     def on_start(self, done: int, rounds: int) -> None:
@@ -203,7 +202,6 @@ def plain_errors() -> Iterator[None]:
 
     mendable = (
         ValueError,
-        ConfigChangedError,
         checkpoints.StoreError,
         checkpoints.RunLockedError,
         loop.ResumeError,

@@ -28,6 +28,7 @@ class Disk(NamedTuple):
       model_bytes: The size of one.
       state_bytes: The size of a state, of which there are up to three at a time.
       free: What is free where the run's folder is, or will be.
+      there: What of it an earlier process has written.
     """
 
     rounds: int
@@ -35,6 +36,7 @@ class Disk(NamedTuple):
     model_bytes: int
     state_bytes: int
     free: int
+    there: int = 0
 
     @property
     def total(self) -> int:
@@ -42,13 +44,24 @@ class Disk(NamedTuple):
         models = self.rounds * self.models * self.model_bytes
         return models + _STATES * self.state_bytes
 
+    @property
+    def left(self) -> int:
+        """The most bytes that are still to be written."""
+        return max(self.total - self.there, 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is left to write fits into what is free."""
+        return self.left <= self.free
+
     def describe(self) -> str:
         """Returns it in words."""
         what = "θ" if self.models == 1 else "θ and θ^AGG"
+        there = f"; {in_units(self.there)} are there already" if self.there else ""
         return (
             f"at most {in_units(self.total)}: {what} of {self.rounds:,} rounds, "
             f"{in_units(self.model_bytes)} each, and states of "
-            f"{in_units(self.state_bytes)}; {in_units(self.free)} are free"
+            f"{in_units(self.state_bytes)}{there}; {in_units(self.free)} are free"
         )
 
 
@@ -66,7 +79,13 @@ def disk(build: Build[Any], folder: str | os.PathLike) -> Disk:
         model_bytes=4 * build.task.num_parameters,
         state_bytes=_state_bytes(build),
         free=shutil.disk_usage(_existing(pathlib.Path(folder))).free,
+        there=_size(pathlib.Path(folder) / "checkpoints"),
     )
+
+
+def _size(folder: pathlib.Path) -> int:
+    """Returns how many bytes the files of a folder take."""
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
 
 
 def _state_bytes(build: Build[Any]) -> int:

@@ -19,7 +19,6 @@ from tff_agg import files
 from tff_agg.experiment import progress, runs
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRuns
-from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
 from tff_agg.recycling import inference
@@ -304,7 +303,7 @@ def run(
 ) -> list[Row]:
     """Evaluates, writes scores.csv and the picture, and returns the summary."""
     metrics = task_class.metrics
-    out = run_folder.results_folder(config.out)
+    out = files.results_folder(config.out)
     rows = evaluate_runs(task_class, config, on_progress)
     write_csv(rows, metrics, out / "scores.csv")
     draw(rows, metrics, config.split, out / f"{metrics[0].name}.png")

@@ -8,10 +8,8 @@ data tell. All of it is post-processing and costs no privacy.
 
 import dataclasses
 import functools
-import json
 from typing import Any
 
-from tff_agg.aliases import JsonObject
 from tff_agg.experiment import error_bars, exported, runs
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import SERIES, OfRun
@@ -77,7 +75,7 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         "error_bars_times": bars.widening(for_bars),
         "error_bars": bars.in_words(),
         "data_fingerprint": task.fingerprint,
-        "guarantee": _guarantee(run),
+        "guarantee": run.opened.report().get("guarantee"),
         **task.export_facts(),
     }
     exported.write(
@@ -88,14 +86,6 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         task.export_texts(),
     )
     return facts
-
-
-def _guarantee(run: runs.Run) -> JsonObject | None:
-    """Returns what the run's privacy report says; None where it has none."""
-    path = run.folder / "privacy_report.json"
-    if not path.is_file():
-        return None
-    return json.loads(path.read_text(encoding="utf-8")).get("guarantee")
 
 
 def run(task_class: type[Task], config: ExportConfig) -> int:

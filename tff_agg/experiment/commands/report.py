@@ -9,7 +9,6 @@ which has no noise, is left out.
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 from typing import Any
 
@@ -17,7 +16,6 @@ from tff_agg import files
 from tff_agg.experiment import html_page, progress, runs
 from tff_agg.experiment.commands import Command, evaluate, uncertainty
 from tff_agg.experiment.commands.of_runs import OfRun
-from tff_agg.experiment.run import ledger, tables
 from tff_agg.experiment.run.recording import WEIGHTS
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
@@ -50,9 +48,7 @@ def write(
 ) -> pathlib.Path:
     """Writes the page, as a whole or not at all, and returns where it is."""
     run = runs.Run.open(task_class, config.run, config.data)
-    history = ledger.Ledger(run.folder).read()
-    done = run.rounds()[-1] if history is None else max(history.last, 0)
-    report = _json(run.folder / "privacy_report.json")
+    done, report = run.opened.rounds_done, run.opened.report()
     page = html_page.Page(f"{task_class.package}: {run.folder.resolve().name}")
     page.paragraph(_summary(run, done, report), "lead")
     _privacy(page, report)
@@ -64,15 +60,6 @@ def write(
     out = pathlib.Path(config.out or run.folder / "report.html")
     files.write_text(out, page.text())
     return out
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def _summary(run: runs.Run, done: int, report: dict[str, Any]) -> str:
@@ -116,23 +103,21 @@ def _curves(page: html_page.Page, run: runs.Run) -> None:
     from tff_agg.experiment.study import figures
 
     page.heading("Curves")
-    path = run.folder / "validation.csv"
-    rows = tables.read_rows(path) if path.is_file() else []
-    if not rows:
+    history = run.opened.history
+    validated = {} if history is None else history.validated
+    if not validated:
         page.paragraph("The run has not been validated yet.")
         return
-    shown = [metric for metric in run.task.metrics[:3] if metric.name in rows[0]]
+    shown = run.task.metrics[:3]
     figure, axes = figures.new_figure(len(shown), width=4.2, share_y=False)
     for axis, metric in zip(axes, shown, strict=True):
         for weights in WEIGHTS:
-            found = [
-                (int(row["round"]), metric.scale * float(row[metric.name]))
-                for row in rows
-                if row["weights"] == weights and row["group"] == "all"
+            values = [
+                metric.scale * scores[weights]["all"][metric.name]
+                for scores in validated.values()
             ]
-            numbers, values = zip(*found, strict=True)
             label = _WEIGHTS_IN_WORDS[weights]
-            axis.plot(numbers, values, "o-", markersize=3, label=label)
+            axis.plot([*validated], values, "o-", markersize=3, label=label)
         axis.set(xlabel="round", ylabel=f"validation {metric.label}")
         axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
@@ -141,18 +126,18 @@ def _curves(page: html_page.Page, run: runs.Run) -> None:
 
 
 def _scores(page: html_page.Page, run: runs.Run) -> None:
-    path = run.folder / "test.csv"
-    rows = tables.read_rows(path) if path.is_file() else []
-    if not rows:
+    history = run.opened.history
+    if history is None or history.tested is None:
         return
     page.heading("Test scores of the last round")
     metrics = run.task.metrics
     page.table(
         ["weights", "test on", *(metric.label for metric in metrics)],
         [
-            [_WEIGHTS_IN_WORDS[row["weights"]], row["group"]]
-            + [metric.show(float(row[metric.name])) for metric in metrics]
-            for row in rows
+            [_WEIGHTS_IN_WORDS[weights], group]
+            + [metric.show(scores[metric.name]) for metric in metrics]
+            for weights, by_group in history.tested.items()
+            for group, scores in by_group.items()
         ],
     )
 
@@ -245,7 +230,7 @@ def _settings(page: html_page.Page, run: runs.Run) -> None:
             rows.append([field.name, shown, changed, field.metadata["help"]])
     page.table(["setting", "value", "", "meaning"], rows)
     page.paragraph(f"Fingerprint of the data: {run.task.fingerprint}", "small")
-    if environment := _json(run.folder / "environment.json"):
+    if environment := run.opened.environment():
         text = ", ".join(f"{name} {value}" for name, value in environment.items())
         page.paragraph(f"Trained with {text}.", "small")
 

@@ -22,7 +22,8 @@ from tff_agg import privacy
 from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.commands import Command, interruption
 from tff_agg.experiment.config import TrainConfig
-from tff_agg.experiment.run import ledger, run
+from tff_agg.experiment.run import run
+from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task
 from tff_agg.fields import described
 from tff_agg.runtime import lane_times
@@ -55,7 +56,7 @@ def _dry_run(task: Task, out: str) -> int:
 
     found = estimate.estimate(task, out, on_plan=show)
     print(terminal.wrapped_table(["dry run", ""], found.lines()))
-    if found.disk.total > found.disk.free:
+    if not found.disk.fits:
         print(f"The disk of {out} has too little room.")
         return 1
     return 0
@@ -77,7 +78,7 @@ def train(
         again = "run the same command again to go on."
         if not ready:
             return f"The data are not prepared yet; {again}"
-        done = run.rounds_done(ledger.Ledger(out))
+        done = RunFolder(out).rounds_done
         return f"{done} of {config.rounds} rounds are done and saved in {out}; {again}"
 
     with interruption.plain_ending(how_to_go_on):

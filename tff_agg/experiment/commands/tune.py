@@ -15,12 +15,11 @@ import statistics
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from tff_agg import fields, privacy, processes
+from tff_agg import fields, files, privacy, processes
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import progress, runs, tuning_report
 from tff_agg.experiment.commands import Command, evaluate
 from tff_agg.experiment.commands.of_runs import OfRuns
-from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
 from tff_agg.fields import described
@@ -234,7 +233,7 @@ def tune_inference(
         "ema": [config.grid.ema_convention, config.grid.ema_warm_up],
     }
     journal = tuning.Journal(
-        run_folder.results_folder(config.out) / "journal.jsonl", settings
+        files.results_folder(config.out) / "journal.jsonl", settings
     )
 
     def scores(candidates: Sequence[Candidate], split: str) -> dict[Candidate, float]:
@@ -311,7 +310,7 @@ def tune_training(
         "examples": config.examples,
     }
     journal = tuning.Journal(
-        run_folder.results_folder(config.out) / "journal.jsonl", settings
+        files.results_folder(config.out) / "journal.jsonl", settings
     )
 
     def value(candidate: Candidate, split: str) -> float:

@@ -27,7 +27,6 @@ from tff_agg import files
 from tff_agg.experiment import error_bars, progress, runs
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRuns
-from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
 from tff_agg.recycling import uncertainty
@@ -299,7 +298,7 @@ def write(findings: Findings, out: str) -> None:
 
     from tff_agg.experiment.study import figures
 
-    folder = run_folder.results_folder(out)
+    folder = files.results_folder(out)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["estimator", "models", "repeat", "width"])

@@ -5,7 +5,6 @@ seed of its own, which is thrown away with the state. Nothing that they compute 
 or kept, only how long they took. The run's own seed is drawn when the run begins.
 """
 
-import pathlib
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 from tff_agg import privacy
 from tff_agg.experiment.build import Build, Compiled, build, needs
 from tff_agg.experiment.build.process import by_state
-from tff_agg.experiment.run import recording, run_folder
+from tff_agg.experiment.run import recording
+from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task
 
 
@@ -86,7 +86,7 @@ def estimate(
       on_plan: Receives the plan before the users are looked at, who may be too few.
 
     Raises:
-      ConfigChangedError: The folder belongs to another configuration.
+      IdentityError: The folder belongs to another configuration.
       sampler.ExhaustedError: The users do not suffice.
     """
     config = task.config
@@ -95,8 +95,9 @@ def estimate(
         if on_plan is not None:
             on_plan(built.plan)
         members = built.sampler
-        history = run_folder.check(pathlib.Path(out), task)
-        done = 0 if history is None else max(history.last, 0)
+        folder = RunFolder(out)
+        folder.refuse_other(task)
+        done = folder.rounds_done
         with built.running():
             first, later = _time_rounds(built, clock)
             disk = needs.disk(built, out)

@@ -1,12 +1,14 @@
 """A run's numbers as event files, for TensorBoard."""
 
 import contextlib
+import functools
 import glob
 import itertools
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
 from tensorboard.compat.proto import event_pb2
@@ -19,7 +21,9 @@ _numbers = itertools.count()
 
 
 class EventFiles:
-    """Writes scalars to a new event file in a folder, each step and name once.
+    """Writes scalars to event files in a folder, each step and name once.
+
+    A file is made when there is something to write.
 
     What earlier files in the folder hold already is not written again, so that a step
     that is reported twice is shown once. A step is one record: TensorFlow's own writer
@@ -32,17 +36,25 @@ class EventFiles:
     """
 
     def __init__(self, folder: str | os.PathLike):
-        """Makes the folder and a file in it."""
+        """Names the folder; nothing is read or written yet."""
         self._folder = os.fspath(folder)
-        with _naming(self._folder):
-            os.makedirs(self._folder, exist_ok=True)
-            self._written = _written(self._folder)
-            ending = f"{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
-            name = f"events.out.tfevents.{time.time():010.0f}.{ending}.v2"
-            # Closed by `close`, rounds later.
-            self._file = open(os.path.join(self._folder, name), "wb")  # noqa: SIM115
-            self._records = record_writer.RecordWriter(self._file)
-            self._add(event_pb2.Event(file_version="brain.Event:2"))
+        self._file: BinaryIO | None = None
+        self._records: Any = None
+
+    @functools.cached_property
+    def _written(self) -> set[tuple[int, str]]:
+        """What the folder's event files hold already."""
+        return _written(self._folder)
+
+    def _begin(self) -> None:
+        """Makes the folder and a file in it."""
+        os.makedirs(self._folder, exist_ok=True)
+        ending = f"{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        name = f"events.out.tfevents.{time.time():010.0f}.{ending}.v2"
+        # Closed by `close`, rounds later.
+        self._file = open(os.path.join(self._folder, name), "wb")  # noqa: SIM115
+        self._records = record_writer.RecordWriter(self._file)
+        self._add(event_pb2.Event(file_version="brain.Event:2"))
 
     def write(self, step: int, facts: Mapping[str, float]) -> None:
         """Writes a step's numbers out, so that an error is reported in its step."""
@@ -60,10 +72,13 @@ class EventFiles:
 
     def close(self) -> None:
         """Closes the file."""
-        with _naming(self._folder):
-            self._file.close()
+        if self._file is not None:
+            with _naming(self._folder):
+                self._file.close()
 
     def _add(self, event: event_pb2.Event) -> None:
+        if self._file is None:
+            self._begin()
         event.wall_time = time.time()
         self._records.write(event.SerializeToString())
         self._records.flush()

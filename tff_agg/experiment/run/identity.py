@@ -25,12 +25,17 @@ import numpy as np
 from tff_agg import digests
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.experiment.build.process import NotChecked
+from tff_agg.experiment.run.ledger import ResumeError
 from tff_agg.runtime import lane_facts
 
 # Calibrated noise and optimised mechanisms differ in their last digits from one build
 # of the numerical libraries to the next; a difference up to this share is none.
 _SAME = 1e-9
 _PACKAGES = ("tensorflow", "tensorflow-federated", "numpy", "scipy", "jax")
+
+
+class IdentityError(ResumeError):
+    """A run is not what it was begun as."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

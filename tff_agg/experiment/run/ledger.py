@@ -7,7 +7,8 @@ The file is a line of JSON for each entry, with a checksum, and only ever grows:
 | identity | what the run was begun as |
 | segment | from which round on it ran in which surroundings |
 | round | a round is saved: cohort, data, released weights (digests) and metrics |
-| told | `on_round` has returned for that round, and what it returned |
+| reported | `on_round` has returned for that round, and what it returned |
+| tested | the last model was scored on the test data, and its scores |
 
 A round is saved first, then entered here, then reported: whatever shows a round to the
 world comes after its entry. Entries are durable when they are made, except that of a
@@ -47,17 +48,25 @@ class History:
       segments: By first round, the surroundings from there on.
       rounds: By round, its record; round 0 is the initial model.
       reported: By round, what `on_round` returned.
+      tested: The test scores of the last model; None before.
     """
 
     identity: JsonObject
     segments: dict[int, JsonObject] = dataclasses.field(default_factory=dict)
     rounds: dict[int, Entry] = dataclasses.field(default_factory=dict)
     reported: dict[int, Entry] = dataclasses.field(default_factory=dict)
+    tested: Entry | None = None
 
     @property
     def last(self) -> int:
         """The last round that was released; −1 before the initial model was saved."""
         return max(self.rounds, default=-1)
+
+    @property
+    def validated(self) -> dict[int, Entry]:
+        """By round, the scores on validation data, where there are some."""
+        found = {n: facts.get("validation", {}) for n, facts in self.reported.items()}
+        return {number: scores for number, scores in found.items() if scores}
 
     def surroundings_of(self, number: int) -> JsonObject:
         """Returns the surroundings in which a round was, or would be, computed."""
@@ -67,6 +76,9 @@ class History:
 class Ledger:
     """The file `ledger.jsonl` of a run folder. One process writes, any may read.
 
+    It is read once: what is appended here is known, and what another process appends
+    makes it longer.
+
     Example:
       Ledger('runs/uta').read().last  # 2000
     """
@@ -75,6 +87,8 @@ class Ledger:
         """Names the run's folder; nothing is read or written yet."""
         self.path = pathlib.Path(folder) / NAME
         self._history: History | None = None
+        # How long the file is, and how much of it is whole entries.
+        self._size = self._whole = 0
 
     def read(self) -> History | None:
         """Returns what the ledger says; None if there is none.
@@ -85,11 +99,14 @@ class Ledger:
           ResumeError: The file is damaged.
         """
         try:
-            content = self.path.read_bytes()
+            size = self.path.stat().st_size
         except FileNotFoundError:
             return None
-        entries, _ = _parse(content, self.path)
-        return _history(entries, self.path)
+        if self._history is None or size != self._size:
+            content = self.path.read_bytes()
+            entries, self._whole = _parse(content, self.path)
+            self._history, self._size = _history(entries, self.path), len(content)
+        return self._history
 
     def create(
         self, identity: Mapping[str, Json], surroundings: Mapping[str, Json]
@@ -107,12 +124,13 @@ class Ledger:
     def open(self) -> History:
         """Returns the history for a writer, and cuts off what a crash left behind."""
         with files.path_in_errors(self.path):
-            content = self.path.read_bytes()
-            entries, whole = _parse(content, self.path)
-            if whole < len(content):
-                os.truncate(self.path, whole)
-        self._history = _history(entries, self.path)
-        return self._history
+            history = self.read()
+            if history is None:
+                raise FileNotFoundError(f"{self.path} is not there")
+            if self._whole < self._size:
+                os.truncate(self.path, self._whole)
+                self._size = self._whole
+        return history
 
     def add_segment(self, first: int, surroundings: Mapping[str, Json]) -> None:
         """Enters that the run resumes from a round in other surroundings."""
@@ -126,8 +144,12 @@ class Ledger:
 
     def add_reported(self, number: int, facts: Mapping[str, Json] | None) -> None:
         """Enters that a round has been reported; durable with the next entry."""
-        entry = {"kind": "told", "round": number, "facts": dict(facts or {})}
+        entry = {"kind": "reported", "round": number, "facts": dict(facts or {})}
         self._append(entry, durable=False)
+
+    def add_tested(self, scores: Mapping[str, Json]) -> None:
+        """Enters the test scores of the last model: nobody looks a second time."""
+        self._append({"kind": "tested", "scores": dict(scores)})
 
     def _append(self, entry: Entry, *, durable: bool = True) -> None:
         """Adds a line, durable before this returns; all of it or none."""
@@ -149,6 +171,7 @@ class Ledger:
                     raise
             finally:
                 os.close(descriptor)
+        self._size = self._whole = before + len(line)
         _enter(self._history, entry)
 
 
@@ -210,7 +233,9 @@ def _enter(history: History, entry: Entry) -> None:
         case "round":
             record = {k: v for k, v in entry.items() if k != "kind"}
             history.rounds[_whole(entry["round"])] = record
-        case "told":
+        case "tested":
+            history.tested = _object(entry["scores"])
+        case "reported":
             history.reported[_whole(entry["round"])] = _object(entry["facts"])
 
 

@@ -8,7 +8,6 @@ compared bit for bit with what was released, and refused if they differ.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,18 +27,14 @@ from tff_agg.experiment.build.process import (
 )
 from tff_agg.experiment.run import identity as identities
 from tff_agg.experiment.run import read_ahead
+from tff_agg.experiment.run.identity import IdentityError
 from tff_agg.experiment.run.ledger import Entry, History, Ledger, ResumeError
-from tff_agg.experiment.run.resume import (
-    IdentityError,
-    ReleasedRoundError,
-    begin,
-    refuse_other,
-)
+from tff_agg.experiment.run.resume import ReleasedRoundError, begin, refuse_other
+from tff_agg.experiment.run.run_folder import RunFolder
 
 __all__ = [
     "Cohort",
     "IdentityError",
-    "Past",
     "ReleasedRoundError",
     "Report",
     "ResumeError",
@@ -68,34 +63,17 @@ class Report(NamedTuple):
     seconds: float
 
 
-class Past(NamedTuple):
-    """What the ledger keeps of a round that was reported before.
-
-    Attributes:
-      round: As in `Report`.
-      metrics: As in `Report`.
-      seconds: As in `Report`.
-      reported: What `on_round` returned.
-    """
-
-    round: int
-    metrics: JsonObject
-    seconds: float
-    reported: Entry
-
-
 def train(
     process: Process,
     *,
     identity: identities.Identity,
-    folder: str | os.PathLike,
+    folder: RunFolder,
     rounds: int,
     cohort: Callable[..., Cohort],
-    store: checkpoints.CheckpointStore,
     weight_names: Sequence[str] | None = None,
     initialize: Callable[[], Structure] | None = None,
     surroundings: Mapping[str, Json] | None = None,
-    on_start: Callable[[int, list[Past]], None] | None = None,
+    on_start: Callable[[int], None] | None = None,
     on_round: Callable[[Report], Mapping[str, Json] | None] | None = None,
 ) -> Structure:
     """Runs a process to its last round, from wherever its folder stands.
@@ -110,18 +88,17 @@ def train(
         set; or one that says itself what is in its states, as a `DPSGDProcess` does.
       identity: What the run is. It is stored before any noise is drawn; a run goes on
         only under the same one.
-      folder: The run's folder, where its ledger is.
+      folder: The run's folder: its ledger and its checkpoints. The run goes on from the
+        newest whole state.
       rounds: Go on until so many rounds are done; at most the plan's.
       cohort: The clients of round t = 0, 1, …: a pure function of t; where the process
         has a `sampling_seed`, of t and that secret. The next round's are read while
         one is computed, in another thread.
-      store: Where the checkpoints are; the run goes on from the newest whole state.
       weight_names: What to call the trainable weights in checkpoints, in their order;
         by default their places in the model's structure.
       initialize: Makes the state of round 0; the process's own by default.
       surroundings: What the last bits depend on; `identity.surroundings()` by default.
-      on_start: Called once with the number of rounds done before and with the
-        past that `on_round` has reported.
+      on_start: Called once with the number of rounds done before.
       on_round: Called with each round's report after it is saved. What it returns
         (JSON values) is kept in the ledger. A process that dies before it returns is
         followed by one that calls it for the same round again.
@@ -141,9 +118,9 @@ def train(
     planned = _planned_rounds(facts, rounds)
     if surroundings is None:
         surroundings = identities.surroundings()
-    book = Ledger(folder)
+    store, book = folder.store, folder.ledger
     state, done, saved, history = begin(
-        facts, surroundings, initialize or process.initialize, store, book
+        facts, surroundings, initialize or process.initialize, folder
     )
     if not saved:
         # Before any noise is drawn: a run that dies in its first rounds must find the
@@ -155,7 +132,7 @@ def train(
         store.collect_garbage()
         _drop_old_states(store, last=done == planned)
     if on_start is not None:
-        on_start(done, _past(history))
+        on_start(done)
     unreported = done == history.last and done not in history.reported
     if on_round is not None and done > 0 and unreported:
         book.add_reported(done, on_round(_stored_report(history.rounds[done], store)))
@@ -286,17 +263,17 @@ def _drop_old_states(store: checkpoints.CheckpointStore, *, last: bool) -> None:
     store.discard(kept, durable=last)
 
 
-def has_ended(store: checkpoints.CheckpointStore, planned: int) -> bool:
-    """Returns whether the store is as the plan's last round leaves it."""
-    return store.rounds("state") == [planned] and not store.rounds("record")
-
-
-def _past(history: History) -> list[Past]:
-    found = []
-    for number, reported in sorted(history.reported.items()):
-        record = history.rounds[number]
-        found.append(Past(number, record["metrics"], record["seconds"], reported))
-    return found
+def is_reported_to_its_end(folder: RunFolder, planned: int) -> bool:
+    """Returns whether the plan's last round was reported and the seed dropped."""
+    store, history = folder.store, folder.history
+    return (
+        history is not None
+        and planned in history.reported
+        # As `_drop_old_states` leaves it.
+        and store.rounds("state") == [planned]
+        and not store.rounds("record")
+        and planned in store.rounds("aggregate")
+    )
 
 
 def _stored_report(record: Entry, store: checkpoints.CheckpointStore) -> Report:

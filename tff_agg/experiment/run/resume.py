@@ -10,14 +10,11 @@ import tree
 
 from tff_agg import checkpoints
 from tff_agg.aliases import Json, Structure
-from tff_agg.experiment.run.identity import differences
+from tff_agg.experiment.run.identity import IdentityError, differences
 from tff_agg.experiment.run.ledger import History, Ledger, ResumeError
+from tff_agg.experiment.run.run_folder import RunFolder
 
 _log = logging.getLogger(__name__)
-
-
-class IdentityError(ResumeError):
-    """A run is not what it was begun as."""
 
 
 class ReleasedRoundError(ResumeError):
@@ -45,8 +42,7 @@ def begin(
     facts: Mapping[str, Json],
     surroundings: Mapping[str, Json],
     initialize: Callable[[], Structure],
-    store: checkpoints.CheckpointStore,
-    book: Ledger,
+    folder: RunFolder,
 ) -> Begun:
     """Begins a run or finds where it stands; writes nothing unless it may go on.
 
@@ -54,14 +50,14 @@ def begin(
       facts: The run's identity.
       surroundings: Where it runs now.
       initialize: Makes the state of round 0.
-      store: The run's checkpoints.
-      book: The run's ledger.
+      folder: The run's folder.
 
     Raises:
       IdentityError: The run was begun as something else.
       ResumeError: Rounds were released but there is no state to go on from.
     """
-    history = book.read()
+    store, book = folder.store, folder.ledger
+    history = folder.history
     if history is None:
         if store.has_rounds():
             raise ResumeError(
@@ -72,7 +68,7 @@ def begin(
             )
         state = initialize()
         return Begun(state, 0, False, book.create(facts, surroundings))
-    check_identity(history, facts, book)
+    folder.check_identity(facts)
     restored = store.latest_valid("state")
     if restored is None:
         if history.rounds or store.has_rounds():
@@ -103,20 +99,6 @@ def begin(
         _log.info("Going on after round %d of %s", restored.round, book.path.parent)
     history = _in(surroundings, book, restored.round + 1)
     return Begun(state, restored.round, True, history)
-
-
-def check_identity(history: History, facts: Mapping[str, Json], book: Ledger) -> None:
-    """Refuses to go on with a run as something else than it was begun as.
-
-    Raises:
-      IdentityError: Names each field that differs.
-    """
-    if lines := differences(history.identity, dict(facts)):
-        raise IdentityError(
-            f"{book.path.parent} was begun as another run. Noise that has been added "
-            "once must not be added to anything else: go on with what it was begun "
-            "with, or begin another run in another folder.\n  " + "\n  ".join(lines)
-        )
 
 
 def _in(surroundings: Mapping[str, Json], book: Ledger, first: int) -> History:

@@ -1,17 +1,17 @@
 """Trains a task with differential privacy, from a configuration to a run folder."""
 
 import contextlib
-import functools
 import logging
 import os
 import pathlib
 from typing import Any
 
-from tff_agg import checkpoints, privacy
+from tff_agg import privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment.build import Build, Compiled, Process, build, needs
-from tff_agg.experiment.run import identity, ledger, loop, recording, resume, run_folder
+from tff_agg.experiment.run import identity, loop, recording
 from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
+from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task
 from tff_agg.privacy import signal
 
@@ -40,9 +40,8 @@ def run(
       data alone) and where everything is.
 
     Raises:
-      ConfigChangedError: The folder belongs to another configuration, or shows rounds
-        of a run that cannot go on.
-      loop.ResumeError: The run is not what it was begun as, or cannot go on.
+      loop.IdentityError: The folder belongs to another run.
+      loop.ResumeError: It shows rounds of a run that cannot go on.
       checkpoints.RunLockedError: Another process is at work in the folder.
 
     Example:
@@ -56,50 +55,27 @@ def run(
         return _run(build(task, compiled), pathlib.Path(out), observer)
 
 
-def _run(built: Build[Any], folder: pathlib.Path, observer: Observer) -> Outcome:
+def _run(built: Build[Any], out: pathlib.Path, observer: Observer) -> Outcome:
     """Checks everything, and then trains what is left."""
     task, config = built.task, built.task.config
     members, plan = built.sampler, built.plan
     warn_about_delta(task)
+    folder = RunFolder(out, config.keep_last, config.keep_every)
     recorder = recording.Recorder(task, folder, plan, observer)
-    history = run_folder.check(folder, task)
+    folder.refuse_other(task)
     observer.on_plan(plan, members)
     observer.on_signal(told(task, plan))
-    store = checkpoints.CheckpointStore(
-        folder / "checkpoints", **retention(config.keep_last, config.keep_every)
-    )
-    # Reported to its end, and no earlier state left that holds the secret seed.
-    finished = (
-        history is not None
-        and config.rounds in history.reported
-        and loop.has_ended(store, config.rounds)
-    )
-    if finished and recorder.is_tested() and config.rounds in store.rounds("aggregate"):
+    if loop.is_reported_to_its_end(folder, config.rounds) and recorder.is_tested:
         # Nothing is left to do: spare the reader the compilation.
-        observer.on_start(config.rounds, config.rounds)
-        outcome = Outcome(folder, recorder.tested(), plan)
-        observer.on_end(outcome)
-        return outcome
-    with built.running(), contextlib.ExitStack() as stack:
+        recorder.start(config.rounds)
+        return recorder.ended()
+    with built.running():
         # Refuses what is wrong with optimisers and averager.
         process = built.process
-        observer.on_disk(needs.disk(built, folder))
-        stack.enter_context(checkpoints.RunLock(folder))
+        observer.on_disk(needs.disk(built, folder.path))
         whole = _identity(built)
-        book = ledger.Ledger(folder)
-        if (history := book.read()) is not None:
-            resume.check_identity(history, whole.facts(process), book)
-        run_folder.claim(folder, task, plan, members)
-        report = functools.partial(run_folder.write_report, folder, task, plan, members)
-        try:
-            outcome = _train(built, store, whole, recorder)
-        except BaseException:
-            # What ended the run is what is reported, not that the disk is full.
-            with contextlib.suppress(Exception):
-                report(rounds_done=rounds_done(book))
-            raise
-        report(rounds_done=rounds_done(book))
-        return outcome
+        with folder.claim(built, whole.facts(process)):
+            return _train(built, folder, whole, recorder)
 
 
 def told(task: Task, plan: privacy.Plan) -> list[str]:
@@ -114,15 +90,9 @@ def warn_about_delta(task: Task) -> None:
         _log.warning("%s", text)
 
 
-def rounds_done(book: ledger.Ledger) -> int:
-    """Returns how many rounds a ledger says are done."""
-    history = book.read()
-    return 0 if history is None else max(history.last, 0)
-
-
 def _train(
     built: Build[Any],
-    store: checkpoints.CheckpointStore,
+    folder: RunFolder,
     whole: identity.Identity,
     recorder: recording.Recorder,
 ) -> Outcome:
@@ -133,17 +103,16 @@ def _train(
     loop.train(
         process,
         identity=whole,
-        folder=store.folder.parent,
+        folder=folder,
         rounds=rounds,
         cohort=built.cohort,
-        store=store,
         weight_names=task.weight_names,
         initialize=built.initialize,
         surroundings=identity.surroundings(packages) | _own_surroundings(process),
         on_start=recorder.start,
         on_round=recorder.record,
     )
-    iterate, aggregate = (store.load(rounds, name) for name in WEIGHTS)
+    iterate, aggregate = (folder.store.load(rounds, name) for name in WEIGHTS)
     return recorder.end(iterate, aggregate)
 
 
@@ -159,11 +128,3 @@ def _identity(built: Build[Any]) -> identity.Identity:
         data=built.task.fingerprint,
         model=built.model_facts(),
     )
-
-
-def retention(last: int, every: int) -> dict[str, Any]:
-    """Returns what the store is to keep of the weights; nothing said means all."""
-    if not last:
-        return {}
-    both = {"keep_last": last, "keep_every": every}
-    return {k: dict.fromkeys(WEIGHTS, number) for k, number in both.items() if number}

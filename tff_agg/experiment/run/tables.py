@@ -16,14 +16,13 @@ Row = Mapping[str, Any]
 class RoundTable:
     """A CSV file with a fixed header whose first column is the round.
 
-    Rows are appended one by one. A process that was killed may leave half a row, or
-    rows of rounds that the next process computes again: `keep_until` cuts the file
-    back to what is whole and not later than a round. What a run's ledger says as well
-    need not be durable here: `restore` puts it back.
+    Rows are appended one by one. They need not be durable, and a process that was
+    killed may leave half a row: the run's ledger says the same, and `restore` puts it
+    back.
 
     Example:
       >>> table = RoundTable('metrics.csv', ['round', 'loss'])
-      >>> table.keep_until(0)
+      >>> table.restore([])
       >>> table.append({'round': 1, 'loss': 0.5})
     """
 
@@ -33,27 +32,6 @@ class RoundTable:
             raise ValueError(f"the first column must be 'round'; got {list(columns)}")
         self.path = pathlib.Path(path)
         self.columns = list(columns)
-
-    def keep_until(self, last_round: int) -> None:
-        """Drops half rows and rows of rounds after `last_round`; makes the file.
-
-        Raises:
-          ValueError: The file has another header.
-        """
-        rows = [
-            row
-            for row in (read_rows(self.path) if self.path.exists() else [])
-            if int(row["round"]) <= last_round
-        ]
-        if rows and list(rows[0]) != self.columns:
-            raise ValueError(
-                f"{self.path} has the columns {list(rows[0])}, not {self.columns}"
-            )
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        files.write_text(self.path, text.getvalue())
 
     def restore(self, rows: Sequence[Row]) -> list[int]:
         """Makes the file hold exactly these rows.

@@ -11,10 +11,10 @@ import numpy as np
 
 from tff_agg import digests, fields
 from tff_agg.aliases import JsonObject, Weights
-from tff_agg.checkpoints import CheckpointStore
 from tff_agg.checkpoints.retention import Retention
-from tff_agg.experiment.run import ledger, run_folder
+from tff_agg.experiment.run import run_folder
 from tff_agg.experiment.run.recording import Observer, SampleScorer
+from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.runs import Run
 from tff_agg.experiment.study import progress
 from tff_agg.experiment.study.declare import Job, Question, Rows, Score, Train, Trial
@@ -92,7 +92,7 @@ class _Saved(Train):
     def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
         """Names a run that is done by what it has released."""
         folder = self.folder(trial, task, out)
-        history = ledger.Ledger(folder).read()
+        history = RunFolder(folder).history
         if history is None or task.config.rounds not in history.reported:
             return None
         return digest(run_folder.identifying(task), _newest_weights(folder))
@@ -111,7 +111,7 @@ class _Saved(Train):
             bound = shared.task(task, trial.config)
             folder = self.folder(trial, bound, out)
             training.run(bound, folder, _Telling(trial), compiled=shared)
-            run = Run(folder, bound, CheckpointStore(folder / "checkpoints"))
+            run = Run(RunFolder(folder), bound)
             yield trial, _answered(run, questions, self.memory_budget)
 
 
@@ -133,7 +133,7 @@ class _Loaded(Train):
     def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
         """Names a run by its settings and its newest weights."""
         folder = self.folder(trial, task, out)
-        config = run_folder.configuration(folder, type(task).Config)
+        config = RunFolder.open(folder).config(type(task).Config)
         facts = fields.values(config, *fields.SETTINGS)
         return digest(facts, task.fingerprint, _newest_weights(folder))
 
@@ -296,7 +296,7 @@ class _Evaluator:
 
 def of_ledger(folder: pathlib.Path, task: Task) -> Rows:
     """Returns the scores that training has made already, of its last models."""
-    history = ledger.Ledger(folder).read()
+    history = RunFolder(folder).history
     reported = {} if history is None else history.reported
     return [
         row
@@ -330,7 +330,7 @@ def _warn_of_windows(run: Run, series: Series, question: Question) -> None:
 
 def _newest_weights(folder: str | os.PathLike) -> str:
     """Returns a digest of the newest weights in a run folder."""
-    store = CheckpointStore(pathlib.Path(folder) / "checkpoints")
+    store = RunFolder(folder).store
     newest = {name: store.rounds(name)[-1:] for name in SERIES}
     found = [store.load(number, name) for name, rounds in newest.items()
              for number in rounds]  # fmt: skip
