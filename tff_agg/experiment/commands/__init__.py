@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from absl import flags as absl_flags
 
-from tff_agg.experiment.commands import flags, interruption
+from tff_agg.experiment.commands import flag_files, flags, interruption
 
 if TYPE_CHECKING:
     from tff_agg.experiment.task import Task
@@ -135,7 +135,7 @@ def _run(program: str, text: str, command: Command, arguments: Sequence[str]) ->
         print(f"{text}\n{_usage(program, command)}\n{_flags_in_words(values)}")
         return 0
     try:
-        rest = values([program, *arguments])[1:]
+        rest = values([program, *flag_files.expanded(arguments)])[1:]
         if rest and not command.arguments:
             raise absl_flags.Error(f"unexpected arguments: {' '.join(rest)}")
     except absl_flags.Error as error:

@@ -14,6 +14,7 @@ from typing import Any
 from absl import flags
 
 from tff_agg import fields
+from tff_agg.experiment.commands import flag_files
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import Method
 
@@ -73,7 +74,7 @@ def parse(arguments: Sequence[str], *options: type) -> tuple[Any, ...]:
     """
     values = flags.FlagValues()
     define(values, *options)
-    rest = values(["", *arguments])[1:]
+    rest = values(["", *flag_files.expanded(arguments)])[1:]
     if rest:
         raise ValueError(f"unexpected arguments: {' '.join(rest)}")
     return read(values, *options)
