@@ -20,8 +20,10 @@ from tff_agg.experiment.jax_task import JaxTask
 from tff_agg.experiment.rows import Examples
 from tff_agg.experiment.task import PrivacyFacts, Weights
 from tff_agg.fields import described
+from tff_agg.recycling.grids import Grids
 
 _SYNTHETIC_WIDTH = 64
+_IMAGES_TO_TRAIN = 50_000
 # In a micro-batch of the network, of 32 × 32 pixels.
 _IMAGES = 4
 _PRETRAINED = (
@@ -97,6 +99,16 @@ class Cifar(JaxTask):
             config.projected,
             config.shrink,
         ).holding_out(config.training_examples)
+
+    @classmethod
+    def grids(cls, config: CifarConfig) -> Grids:
+        """Returns the paper's: τ by hundreds below T, or up to 250 for CIFAR-100."""
+        if config.dataset == "cifar100":
+            starts = range(50, 251, 50)
+        else:
+            images = config.training_examples or _IMAGES_TO_TRAIN
+            starts = range(100, config.for_population(images).rounds, 100)
+        return Grids(starts=tuple(starts))
 
     def training_arrays(self) -> Sequence[np.ndarray]:
         """Returns bytes and labels."""

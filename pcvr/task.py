@@ -14,6 +14,7 @@ from tff_agg.experiment.jax_task import JaxTask
 from tff_agg.experiment.rows import Examples
 from tff_agg.experiment.task import PrivacyFacts, Sample, Scores, Weights
 from tff_agg.fields import described
+from tff_agg.recycling.grids import Grids
 from tff_agg.recycling.metrics import OutputJudge
 
 if TYPE_CHECKING:
@@ -95,6 +96,12 @@ class Pcvr(JaxTask):
     )
     config: PcvrConfig
     data: Data
+
+    @classmethod
+    def grids(cls, config: PcvrConfig) -> Grids:
+        """Returns the paper's: two windows, of three and of five."""
+        del config
+        return Grids(ks=(3, 5))
 
     # The clicks.
 

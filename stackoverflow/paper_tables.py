@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg.experiment.commands import flags
 from tff_agg.experiment.recycled_runs import Judging
-from tff_agg.recycling import inference, tuning
+from tff_agg.recycling import grids, inference
 
 HERE = pathlib.Path(__file__).parent
 TABLES: Mapping[str, str] = {"stackoverflow": "so", "pds": "pds"}
@@ -61,7 +61,7 @@ SCALES: Mapping[str, Scale] = {
     "full": Scale(
         "",
         Judging(
-            inference.Grid(uta=tuning.KS, outputs=tuning.KS, ema=tuning.INFERENCE_BETAS)
+            inference.Grid(uta=grids.KS, outputs=grids.KS, ema=grids.INFERENCE_BETAS)
         ),
         # EMA folds over all checkpoints.
         changes={"keep_last": 0, "keep_every": 0},

@@ -45,6 +45,10 @@ class StackOverflowConfig(TrainConfig):
         256, "sentences of a client used per round, at most", at_least=1,
         role="cohort",
     )  # fmt: skip
+    validation_users: int = described(
+        0, "validate on sentences of so many users of the split heldout; 0: of all",
+        role="watching",
+    )  # fmt: skip
     embedding_size: int = described(96, "width of the embedding", at_least=1)
     lstm_size: int = described(670, "units of the LSTM", at_least=1)
 
@@ -211,7 +215,17 @@ class StackOverflow(task.UserTask):
 
     def sample(self, split: str, examples: int, seed: int) -> task.Sample:
         """Draws sentences, questions and answers in their shares."""
+        users = None
         counts = {kind: self.data.summary[split][f"{kind}s"] for kind in TYPES}
+        if split == "heldout" and self.config.validation_users:
+            everyone = self.data.users(split)
+            few = min(self.config.validation_users, len(everyone))
+            generator = np.random.default_rng(seed)
+            users = np.sort(generator.choice(everyone, few, replace=False))
+            counts = {
+                kind: sum(self.data.num_sentences(user, kind) for user in users)
+                for kind in TYPES
+            }
         total = sum(counts.values())
         if not total:
             path = self.data.path
@@ -219,7 +233,9 @@ class StackOverflow(task.UserTask):
         rows = {}
         for kind, count in counts.items():
             if wanted := round(min(examples, total) * count / total):
-                rows[kind] = self.data.sample_rows(split, int(wanted), seed, kind)
+                rows[kind] = self.data.sample_rows(
+                    split, int(wanted), seed, kind, users
+                )
         return rows
 
     def evaluator(self) -> Callable[[task.Weights, task.Sample], task.Scores]:

@@ -250,7 +250,12 @@ class TokenStore:
         return part.days.slice(start, count).to_numpy(zero_copy_only=False)
 
     def sample_rows(
-        self, split: str, n: int, seed: int, type: str | None = None
+        self,
+        split: str,
+        n: int,
+        seed: int,
+        type: str | None = None,
+        users: np.ndarray | None = None,
     ) -> np.ndarray:
         """Returns a fixed sample of a split's sentences, each drawn at most once.
 
@@ -259,13 +264,14 @@ class TokenStore:
           n: How many sentences; all of them where there are fewer.
           seed: Chooses the sample.
           type: `'question'`, `'answer'` or None for both.
+          users: Of whom; all of the split by default.
 
         Returns:
           int32 of shape [min(n, sentences), max_tokens + 1].
         """
         if n < 1:
             raise ValueError(f"n={n}: must be at least 1")
-        users = self.users(split)
+        users = self.users(split) if users is None else users
         counts = self._users.counts[:, users]
         begins = self._users.start[users].astype(np.int64)
         if type == "answer":

@@ -8,7 +8,7 @@ import pytest
 
 import stackoverflow
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tests import command_lines
+from tests import command_lines, tiny_stores
 from tff_agg import averaging
 from tff_agg.experiment import config as configs
 from tff_agg.experiment.run import identity
@@ -222,3 +222,42 @@ def test_preparing_is_refused_where_there_is_a_store():
     )
     with pytest.raises(ValueError, match=message):
         read(NOISE, "--store=data", "--vocab_size=100", "--source=synthetic")
+
+
+def test_the_full_scale_is_judged_as_in_the_paper():
+    """Validation on 10,000 users, and all test data."""
+    full = [path for path in CONFIGS if not path.name.startswith("small")]
+    assert len(full) == 18
+    for path in full:
+        config = read(f"--flagfile={path}")
+        assert config.validation_users == 10_000
+        # More sentences than there are.
+        assert min(config.validation_examples, config.test_examples) > 20_000_000
+
+
+def test_validation_on_users_takes_all_of_their_sentences(tmp_path):
+    store = tiny_stores.make_store(tmp_path, users=200, words=40)
+
+    def rows(split, **changes):
+        task = StackOverflow(make(store=store, **changes))
+        found = task.sample(split, 10**8, 1)
+        return task.data, {kind: {*map(bytes, part)} for kind, part in found.items()}
+
+    data, few = rows("heldout", validation_users=3)
+    users = data.users("heldout")
+    # Which three is a matter of the seed: they are whole.
+    of_user = {
+        user: {*map(bytes, data.rows(user, max_sentences=None))} for user in users
+    }
+    found = set.union(*few.values())
+    inside = [user for user in users if of_user[user] <= found]
+    assert len(inside) >= 3 and len(users) > 3
+    assert found == set.union(*(of_user[user] for user in inside))
+    _, again = rows("heldout", validation_users=3)
+    _, everyone = rows("heldout")
+    assert again == few
+    assert found < set.union(*everyone.values())
+    # The test data stay whole.
+    assert rows("test", validation_users=3)[1] == rows("test")[1]
+    _, all_of_them = rows("heldout", validation_users=10**6)
+    assert all_of_them == everyone

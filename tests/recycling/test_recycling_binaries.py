@@ -10,13 +10,16 @@ import pytest
 from absl.flags import IllegalFlagValueError
 
 from benchmarks import one_pass
+from cifar.task import Cifar
+from pcvr.task import Pcvr
 from stackoverflow.task import StackOverflow
 from tests import command_lines, forked
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import averaging
 from tff_agg.experiment.commands import evaluate, tune, uncertainty
 from tff_agg.experiment.runs import Run, open_runs
-from tff_agg.recycling import inference, tuning
+from tff_agg.recycling import inference
+from tff_agg.recycling.grids import INFERENCE_BETAS, KS, TRAINING_BETAS, Grids
 from tff_agg.recycling.methods import parse_methods
 from tff_agg.recycling.metrics import Metric
 
@@ -352,16 +355,40 @@ def test_flags_become_options():
     read = options("uncertainty", "--runs=a", "--sizes=2,4", "--level=0.9")
     assert read == uncertainty.UncertaintyConfig(runs=("a",), sizes=(2, 4), level=0.9)
     searched = tune.inference_config(options("tune", "--runs=a", "--out=o"))
-    assert searched == tune.InferenceConfig(
-        runs=("a",), out="o", grid=tune.paper_grid()
-    )
-    assert tune.paper_grid().uta == tune.paper_grid().outputs == tuning.KS
+    assert searched == tune.InferenceConfig(runs=("a",), out="o", grid=None)
+    found = tune.paper_grid(Grids(ks=(3, 5)))
+    assert found.uta == found.outputs == (3, 5) and found.ema == INFERENCE_BETAS
     given = ["--algorithm=training", "--averager=ema", "--starts=0,5"]
     config = tune.training_config(
-        options("tune", *given, "--train_flags=--epsilon=8 --out='a b'")
+        StackOverflow, options("tune", *given, "--train_flags=--epsilon=8 --out='a b'")
     )
-    assert config.parameters == tuning.TRAINING_BETAS and config.starts == (0, 5)
+    assert config.parameters == TRAINING_BETAS and config.starts == (0, 5)
     assert config.train_flags == ("--epsilon=8", "--out=a b")
+    known = [given[0], "--train_flags=--epsilon=8"]
+    config = tune.training_config(StackOverflow, options("tune", *known))
+    assert config.parameters == KS and config.starts == (0,)
+
+
+def test_the_grid_of_a_task_follows_from_the_flags_of_its_runs():
+    def starts(*train_flags):
+        searched = options(
+            "tune", "--algorithm=training", f"--train_flags={' '.join(train_flags)}"
+        )
+        return tune.training_config(Cifar, searched).starts
+
+    network = "--dataset=cifar10 --model=wide_resnet"
+    assert starts(network, "--rounds=568", "--noise_multiplier=8") == (
+        100, 200, 300, 400, 500,
+    )  # fmt: skip
+    # τ* is below T; the number of steps may follow from ε.
+    assert starts(network, "--rounds=500", "--noise_multiplier=8")[-1] == 400
+    assert starts(network, "--epsilon=1", "--noise_multiplier=8")[-1] == 600
+    assert starts("--dataset=cifar100", "--rounds=250", "--noise_multiplier=21") == (
+        50, 100, 150, 200, 250,
+    )  # fmt: skip
+    clicks = ["--train_flags=--synthetic --rounds=9 --noise_multiplier=1"]
+    given = options("tune", "--algorithm=training", *clicks)
+    assert tune.training_config(Pcvr, given).parameters == (3, 5)
 
 
 @pytest.mark.parametrize(

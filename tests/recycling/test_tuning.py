@@ -6,15 +6,18 @@ import math
 import pytest
 
 from tff_agg.recycling import tuning
+from tff_agg.recycling.grids import Grids
 from tff_agg.recycling.metrics import Metric
 from tff_agg.recycling.tuning import Candidate, Journal, Trial
 
 
 def test_the_papers_grids():
-    assert tuning.KS[:5] == (2, 3, 5, 10, 20) and tuning.KS[-1] == 200
-    assert len(tuning.KS) == 23
-    assert tuning.TRAINING_BETAS[0] == 0.5 and len(tuning.TRAINING_BETAS) == 10
-    assert tuning.INFERENCE_BETAS[0] == 0.85 and tuning.INFERENCE_BETAS[-1] == 0.9999
+    found = Grids()
+    assert found.ks[:5] == (2, 3, 5, 10, 20) and found.ks[-1] == 200
+    assert len(found.ks) == 23
+    assert found.training_betas[0] == 0.5 and len(found.training_betas) == 10
+    assert found.inference_betas[0] == 0.85 and found.inference_betas[-1] == 0.9999
+    assert found.starts == (0,)
 
 
 def test_pick_takes_the_first_of_the_best_and_never_nan():

@@ -27,6 +27,7 @@ from pds import groups as populations
 from tff_agg import fields, privacy
 from tff_agg.aliases import Json, Weights
 from tff_agg.experiment.config import RunConfig, SampleConfig, TrainConfig
+from tff_agg.recycling.grids import Grids
 from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge, accuracy_judge
 from tff_agg.recycling.outputs import Examples, Predict
 
@@ -272,6 +273,18 @@ class Task(abc.ABC):
         """
         del data
         return config
+
+    # Tuning.
+
+    @classmethod
+    def grids(cls, config: Any) -> Grids:
+        """Returns what `tune` searches where nothing else is asked for.
+
+        Args:
+          config: Of the runs, of which a grid of τ may depend on the rounds.
+        """
+        del config
+        return Grids()
 
     # Follows from the rest.
 

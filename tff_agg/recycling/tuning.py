@@ -5,7 +5,8 @@ with the checkpoints of one finished run. Algorithm 2 tunes training aggregation
 candidate (p, τ) is a training run of its own. Either way all trials are recorded in a
 journal, the best on validation is chosen, and only that one is scored on test data,
 once. A search that was interrupted goes on where it stopped. What it means for the
-guarantee of the runs it looked at is in `tff_agg.privacy.searches`.
+guarantee of the runs it looked at is in `tff_agg.privacy.searches`; the paper's grids
+are in `tff_agg.recycling.grids`.
 
 | here                  | the paper                                    |
 |-----------------------|----------------------------------------------|
@@ -32,12 +33,6 @@ from tff_agg.recycling.metrics import ACCURACY, Metric, Values
 from tff_agg.runtime import jobs
 
 _log = logging.getLogger(__name__)
-
-# The grids of the paper, as given in its section on hyperparameters.
-TRAINING_BETAS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 0.999, 0.9999)
-INFERENCE_BETAS = (0.85, 0.9, 0.95, 0.99, 0.999, 0.9999)
-KS = (2, 3, 5, *range(10, 201, 10))
-STACKOVERFLOW_STARTS = (0,)
 
 # So often a trial must have failed before the search may end without it.
 ATTEMPTS = 2
@@ -206,7 +201,7 @@ def tune_inference(
       The choice for each method, in the order of the grid.
 
     Example:
-      grid = [Candidate('UTA_inf', k) for k in KS]
+      grid = [Candidate('UTA_inf', k) for k in (2, 3, 5)]
       choices = tune_inference(grid, validate, test, Journal('tuning.jsonl'))
       choices['UTA_inf'].best.parameter
     """

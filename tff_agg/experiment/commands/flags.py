@@ -80,6 +80,21 @@ def parse(arguments: Sequence[str], *options: type) -> tuple[Any, ...]:
     return read(values, *options)
 
 
+def parse_some(arguments: Sequence[str], options: type) -> Any:
+    """Makes the object that those of some arguments describe that are flags of it.
+
+    Example:
+      >>> from tff_agg.privacy import PrivacyRecipe
+      >>> arguments = ['--rounds=100', '--out=run', '--noise_multiplier=1']
+      >>> parse_some(arguments, PrivacyRecipe).rounds
+      100
+    """
+    values = flags.FlagValues()
+    define(values, options)
+    values(["", *arguments], known_only=True)
+    return options(**{name: values[name].value for name in _names(options)})
+
+
 def _names(options: type) -> list[str]:
     return [field.name for field in dataclasses.fields(options)]
 

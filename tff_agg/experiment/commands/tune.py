@@ -2,8 +2,8 @@
 
 Inference aggregation (Algorithm 3) works over the checkpoints of finished runs;
 training aggregation (Algorithm 2) trains one run for each parameter and start. Without
-further flags the paper's grids are searched. Run the same command again to go on with a
-search that was stopped.
+further flags the paper's grids for the task are searched. Run the same command again to
+go on with a search that was stopped.
 """
 
 import contextlib
@@ -18,12 +18,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from tff_agg import fields, files, privacy, processes
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment import progress, runs, tuning_report
-from tff_agg.experiment.commands import Command, evaluate
+from tff_agg.experiment.commands import Command, evaluate, flags
 from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
 from tff_agg.fields import described
 from tff_agg.recycling import inference, tuning
+from tff_agg.recycling.grids import Grids
 from tff_agg.recycling.methods import Method
 from tff_agg.recycling.tuning import Candidate
 from tff_agg.runtime import jobs
@@ -55,7 +56,7 @@ class TuneOptions(OfRuns):
         (), "training: k or β; the paper's if not given", only_with=_TRAINING
     )
     starts: tuple[int, ...] = described(
-        tuning.STACKOVERFLOW_STARTS, "training: the values of τ", only_with=_TRAINING
+        (), "training: the values of τ; the paper's if not given", only_with=_TRAINING
     )
     train_flags: str = described(
         "", "training: flags that all trials share", only_with=_TRAINING
@@ -95,7 +96,7 @@ class InferenceConfig:
     Attributes:
       runs: The run folders; values are averaged over them.
       out: Where journal, table and picture go.
-      grid: The methods and their parameters.
+      grid: The methods and their parameters; None: the paper's, for the task.
       examples: The size of the validation and test samples.
       name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
       memory_budget: In bytes, for OPA and OMV.
@@ -104,7 +105,7 @@ class InferenceConfig:
 
     runs: tuple[str, ...]
     out: str
-    grid: inference.Grid = dataclasses.field(default_factory=lambda: paper_grid())
+    grid: inference.Grid | None = None
     examples: int = 10_000
     name: str = "iterate"
     memory_budget: int = 1 << 30
@@ -132,7 +133,7 @@ class TrainingConfig:
     out: str
     averager: str
     parameters: tuple[float, ...]
-    starts: tuple[int, ...] = tuning.STACKOVERFLOW_STARTS
+    starts: tuple[int, ...] = (0,)
     train_flags: tuple[str, ...] = ()
     ema_convention: str = "decay"
     examples: int = 10_000
@@ -183,9 +184,9 @@ class TrainingConfig:
         ]
 
 
-def paper_grid() -> inference.Grid:
-    """Returns the paper's grids for inference aggregation."""
-    return inference.Grid(uta=tuning.KS, outputs=tuning.KS, ema=tuning.INFERENCE_BETAS)
+def paper_grid(grids: Grids) -> inference.Grid:
+    """Returns what is searched at inference."""
+    return inference.Grid(uta=grids.ks, outputs=grids.ks, ema=grids.inference_betas)
 
 
 def candidates_of(grid: inference.Grid, checkpoints: int) -> list[Candidate]:
@@ -223,6 +224,7 @@ def tune_inference(
     """Algorithm 3 over finished runs; writes journal, table and picture."""
     metric = task_class.metrics[0]
     opened = runs.open_runs(task_class, config.runs, config.data)
+    grid = config.grid or paper_grid(task_class.grids(opened[0].config))
     fewest = min(len(run.rounds(config.name)) for run in opened)
     settings: JsonObject = {
         "algorithm": "inference",
@@ -230,7 +232,7 @@ def tune_inference(
         "rounds": [run.rounds(config.name)[-1] for run in opened],
         "examples": config.examples,
         "name": config.name,
-        "ema": [config.grid.ema_convention, config.grid.ema_warm_up],
+        "ema": [grid.ema_convention, grid.ema_warm_up],
     }
     journal = tuning.Journal(
         files.results_folder(config.out) / "journal.jsonl", settings
@@ -242,7 +244,7 @@ def tune_inference(
             evaluate.EvaluateConfig(
                 runs=config.runs,
                 out=config.out,
-                grid=grid_of(config.grid, candidates),
+                grid=grid_of(grid, candidates),
                 split=split,
                 examples=config.examples,
                 name=config.name,
@@ -270,7 +272,7 @@ def tune_inference(
         return ((candidate, found[candidate]) for candidate in candidates)
 
     choices = tuning.tune_inference(
-        candidates_of(evaluate.applicable(task_class, config.grid), fewest),
+        candidates_of(evaluate.applicable(task_class, grid), fewest),
         validate,
         lambda candidate: scores([candidate], "test")[candidate],
         journal,
@@ -364,11 +366,10 @@ def _run_command(command: list[str]) -> None:
 
 def inference_config(options: TuneOptions) -> InferenceConfig:
     """Returns the search over inference aggregations that is asked for."""
-    grid = evaluate.grid_of(options.methods) if options.methods else paper_grid()
     return InferenceConfig(
         runs=options.runs,
         out=options.out,
-        grid=grid,
+        grid=evaluate.grid_of(options.methods) if options.methods else None,
         examples=options.examples,
         name=options.series,
         memory_budget=options.memory_budget,
@@ -376,15 +377,17 @@ def inference_config(options: TuneOptions) -> InferenceConfig:
     )
 
 
-def training_config(options: TuneOptions) -> TrainingConfig:
+def training_config(task_class: type[Task], options: TuneOptions) -> TrainingConfig:
     """Returns the search over training aggregations that is asked for."""
-    defaults = {"uta": tuning.KS, "ema": tuning.TRAINING_BETAS}[options.averager]
+    train_flags = tuple(shlex.split(options.train_flags))
+    grids = task_class.grids(flags.parse_some(train_flags, task_class.Config))
+    betas = options.averager == "ema"
     return TrainingConfig(
         out=options.out,
         averager=options.averager,
-        parameters=options.parameters or defaults,
-        starts=options.starts,
-        train_flags=tuple(shlex.split(options.train_flags)),
+        parameters=options.parameters or (grids.training_betas if betas else grids.ks),
+        starts=options.starts or grids.starts,
+        train_flags=train_flags,
         ema_convention=options.ema_convention,
         examples=options.examples,
         at_once=options.at_once,
@@ -408,7 +411,9 @@ def tune(task_class: type[Task], options: TuneOptions) -> int:
             found = "failed" if value is None else metric.show(value, 3)
             print(f"[{number}/{total}] {candidate}: {found}", flush=True)
 
-        choice = tune_training(task_class, training_config(options), None, say)
+        choice = tune_training(
+            task_class, training_config(task_class, options), None, say
+        )
         print(tuning_report.table([choice], metric))
         if choice.test is None:
             print(_TO_BE_CONTINUED.format(len(choice.failed)))
