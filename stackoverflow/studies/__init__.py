@@ -1,0 +1,1 @@
+"""Studies of this task: each module declares one, and says what it shows."""
