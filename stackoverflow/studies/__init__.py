@@ -1,1 +1,10 @@
-"""Studies of this task: each module declares one, and says what it shows."""
+"""Studies: many runs, one table; alone it lists them."""
+
+from collections.abc import Mapping
+
+STUDIES: Mapping[str, str] = {"fair": "stackoverflow.studies.fair"}
+
+
+def commands(task: type) -> Mapping[str, str]:
+    """Returns the module of each study."""
+    return STUDIES

@@ -33,6 +33,7 @@ from stackoverflow.studies.scales import (
     store_of,
 )
 from stackoverflow.task import StackOverflow, StackOverflowConfig
+from tff_agg.experiment.commands import Command, study
 from tff_agg.experiment.study import figures, show
 from tff_agg.experiment.study.declare import (
     BROADCAST,
@@ -183,6 +184,11 @@ def declare(options: Fair) -> Study:
         examples={"heldout": examples, "test": examples},
         also=curve,
     )
+
+
+def command(task: type[StackOverflow]) -> Command:
+    """Returns the command of this study."""
+    return study.command(Fair, declare, report)
 
 
 # What it shows.

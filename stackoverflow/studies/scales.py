@@ -13,10 +13,8 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from absl import flags
-
 from stackoverflow.task import StackOverflowConfig
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment.commands import flags
 from tff_agg.experiment.config import RunConfig
 from tff_agg.recycling import tuning
 from tff_agg.recycling.methods import Method, parse_methods
@@ -144,11 +142,8 @@ def configuration(
     """Returns a training of the paper at a scale; its seed is anybody's."""
     sizes = SCALES[scale]
     name = file_name(epsilon, training, shift=shift)
-    values = flags.FlagValues()
-    flag_fields.define(StackOverflowConfig, values)
     path = HERE / "configs" / f"{sizes.flag_files}{name}.cfg"
-    values(["study", f"--flagfile={path}"])
-    config = flag_fields.read(StackOverflowConfig, values)
+    (config,) = flags.parse([f"--flagfile={path}"], StackOverflowConfig)
     changes = dict(sizes.changes)
     if shift and sizes.period is not None:
         changes["pds_period"] = sizes.period

@@ -6,13 +6,14 @@ import math
 import pytest
 
 from tests.study.tiny_studies import Line, Told, arm, study, use
-from tff_agg.experiment.study.declare import BROADCAST, Question, distinct, validated
-from tff_agg.experiment.study.search import (
+from tff_agg.experiment.study.declare import (
+    BROADCAST,
+    Question,
     TrialsFailedError,
-    perform,
-    plan,
-    results,
+    distinct,
+    validated,
 )
+from tff_agg.experiment.study.search import perform, plan, results
 
 
 def by_rate(values):

@@ -199,12 +199,14 @@ def plain_errors() -> Iterator[None]:
     """Turns errors that the user can mend into one message without a traceback."""
     from tff_agg import checkpoints
     from tff_agg.experiment.run import loop
+    from tff_agg.experiment.study.declare import TrialsFailedError
 
     mendable = (
         ValueError,
         checkpoints.StoreError,
         checkpoints.RunLockedError,
         loop.ResumeError,
+        TrialsFailedError,
         OSError,
     )
     try:

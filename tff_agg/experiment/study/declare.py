@@ -188,6 +188,10 @@ class Job(NamedTuple):
     questions: tuple[Question, ...]
 
 
+class TrialsFailedError(RuntimeError):
+    """Trials of a search have failed, and nothing was chosen yet."""
+
+
 class Train(abc.ABC):
     """How the models of trials come about: trained, or loaded.
 

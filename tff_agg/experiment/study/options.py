@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Self
 
+from tff_agg import fields
 from tff_agg.fields import described
 
 
@@ -20,6 +21,7 @@ class StudyOptions:
     report_only: bool = described(False, "show what is there already, and do nothing")
 
     def __post_init__(self) -> None:
+        fields.check(self)
         if self.processes > 1 and self.address is not None:
             raise ValueError(
                 f"processes must be 1 with address={self.address!r}, a cluster that "

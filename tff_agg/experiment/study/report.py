@@ -52,9 +52,13 @@ def values_of(
     labels: Callable[[Line], tuple[str, ...]],
     metrics: Iterable[Metric],
 ) -> dict[tuple[str, ...], Values]:
-    """Returns what `show.line_table` lays out: by a line's labels, values by metric."""
+    """Returns what `show.line_table` lays out: by a line's labels, values by metric.
+
+    A line is without the metrics that its method has not.
+    """
     wanted = tuple(metrics)
-    return {
-        labels(line): {metric.name: results.values(line, metric) for metric in wanted}
-        for line in lines
-    }
+    found: dict[tuple[str, ...], Values] = {}
+    for line in lines:
+        values = {m.name: results.values(line, m) for m in wanted}
+        found[labels(line)] = {name: own for name, own in values.items() if own}
+    return found

@@ -87,7 +87,7 @@ class Results:
     ) -> list[float]:
         """Returns a value for each seed, the mean over the study's rounds.
 
-        None where there is no value of a seed: a method may lack metrics.
+        None at all where a seed has no value: a method may lack metrics.
 
         Args:
           line: A chosen line.

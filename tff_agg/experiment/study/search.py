@@ -17,7 +17,14 @@ from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.config import RunConfig, TrainConfig
 from tff_agg.experiment.study import cost, progress
 from tff_agg.experiment.study.choices import Asked, choices
-from tff_agg.experiment.study.declare import Job, Study, Train, Trial, in_words
+from tff_agg.experiment.study.declare import (
+    Job,
+    Study,
+    Train,
+    Trial,
+    TrialsFailedError,
+    in_words,
+)
 from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.scores import Scores
 from tff_agg.experiment.study.standing import Standing
@@ -26,10 +33,6 @@ from tff_agg.recycling.methods import Method, Progress
 from tff_agg.runtime.spread import spread
 
 _Jobs = tuple[Job, ...]
-
-
-class TrialsFailedError(RuntimeError):
-    """Trials of a search have failed, and nothing was chosen yet."""
 
 
 def perform(
@@ -199,6 +202,11 @@ def _score(train: Train, task: type[Task], out: pathlib.Path, jobs: _Jobs) -> No
         if name is None:
             raise RuntimeError(f"{trial}: was trained, but there is no run of it")
         scores.add(name, rows)
+
+
+def set_up_tensorflow(trials: Iterable[Trial], *, side_by_side: bool = False) -> None:
+    """Sets TensorFlow up for some runs, where they need it and it is not imported."""
+    _set_up([Job(trial, ()) for trial in trials], side_by_side=side_by_side)()
 
 
 def _set_up(jobs: Iterable[Job], *, side_by_side: bool) -> Callable[[], None]:

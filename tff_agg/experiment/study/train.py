@@ -253,8 +253,14 @@ class _Kept:
 class _Evaluator:
     """Asks questions of the series of one run; samples are drawn once."""
 
-    def __init__(self, task: Task, memory_budget: int):
+    def __init__(
+        self,
+        task: Task,
+        memory_budget: int,
+        on_progress: methods.Progress | None = None,
+    ):
         self._task, self._memory_budget = task, memory_budget
+        self._on_progress = on_progress
         self._scorers: dict[tuple[str, int], SampleScorer] = {}
         self._outputs: dict[tuple[str, int], methods.Outputs] = {}
 
@@ -272,7 +278,7 @@ class _Evaluator:
             question.rounds,
             self._scorers[split, examples],
             outputs,
-            progress.tell,
+            self._on_progress,
         )
         rows = []
         for method, number, grouped in found:
@@ -312,7 +318,7 @@ def of_ledger(folder: pathlib.Path, task: Task) -> Rows:
 def _answered(run: Run, questions: Iterable[Question], memory_budget: int) -> Rows:
     """Returns what a run's ledger says, and scores what is asked besides."""
     rows = list(of_ledger(run.folder, run.task))
-    evaluator = _Evaluator(run.task, memory_budget)
+    evaluator = _Evaluator(run.task, memory_budget, progress.tell)
     for question in missing(known_of(rows), questions):
         series = Stored(run.rounds(question.series), run.loader(question.series))
         _warn_of_windows(run, series, question)
