@@ -19,6 +19,7 @@ COMMANDS = {
     "stackoverflow prepare": "--source",
     "stackoverflow report": "--run",
     "stackoverflow runs": "",
+    "stackoverflow study fair": "--epsilons",
     "stackoverflow train": "--dry_run",
     "stackoverflow tune": "--algorithm",
     "stackoverflow uncertainty": "--runs",
@@ -37,6 +38,7 @@ COMMANDS = {
 MODULES = {
     "prepare": "stackoverflow.prepare",
     "predict": "stackoverflow.predict",
+    "fair": "stackoverflow.studies.fair",
     "features": "cifar.features",
     "account": "tff_agg.account",
     "shapes": "tff_agg.shapes",
@@ -84,7 +86,7 @@ def test_help_is_told_at_once(shown, name, flag):
     text = shown[name]
     program, *command = name.split()
     if command:
-        program = MODULES.get(command[0], commands.COMMANDS.get(command[0]))
+        program = MODULES.get(command[-1], commands.COMMANDS.get(command[-1]))
     module = ROOT / (program.replace(".", "/") + ".py")
     first = module.read_text().split('"""')[1].splitlines()[0]
     assert first in text

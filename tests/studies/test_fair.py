@@ -174,7 +174,7 @@ def test_the_command_searches_tests_and_shows_the_tables(
     run = fair.command(fair.StackOverflow).run
     assert run(given) == 0
     shown = capsys.readouterr().out
-    assert "as published" in shown and "UTA_inf" in shown
+    assert "published" in shown and "UTA_inf" in shown
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "scores").iterdir()}
     assert before
     assert run(dataclasses.replace(given, report_only=True)) == 0

@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from tests.experiment import tiny_samples
+from tests.experiment.tiny_samples import Tiny
 from tests.study.tiny_studies import Line, arm, study, use
 from tff_agg import privacy
 from tff_agg.checkpoints import CheckpointStore
@@ -187,6 +189,17 @@ def test_a_search_is_told_in_the_reports_of_the_runs_it_looked_at(tmp_path):
     told = [privacy.searches_of(folder) for folder in runs]
     (search,) = (found["../.."] for found in told if found)
     assert search["points"] == 6
+
+
+def test_what_a_run_was_tested_on_is_not_looked_at_again(tmp_path, monkeypatch):
+    from tff_agg.experiment.run import run as training
+
+    config = tiny_samples.config(test_examples=30)
+    outcome = training.run(Tiny(config), tmp_path / "run")
+    monkeypatch.setattr(SampleScorer, "__call__", None)
+    line = Line("row", "last", Arm("there", config, folders=(str(tmp_path / "run"),)))
+    found = perform(study(line, train=loaded()), tmp_path / "out")
+    assert found.values(line) == [outcome.test["aggregate"]["all"]["accuracy"]]
 
 
 @pytest.mark.slow

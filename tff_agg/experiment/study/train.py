@@ -187,7 +187,7 @@ class _InMemory(Train):
                 first = bound.initial_weights()
                 for series in passing.values():
                     series.add(0, first)
-            evaluator = _Evaluator(bound, self.memory_budget)
+            evaluator = _Evaluator(bound, _OUTPUT_BYTES)
             rows: list[Score] = []
             for number, iterate, aggregate in rounds(build(bound, shared)):
                 for name, weights in zip(SERIES, (iterate, aggregate), strict=True):
@@ -301,17 +301,21 @@ class _Evaluator:
 
 
 def of_ledger(folder: pathlib.Path, task: Task) -> Rows:
-    """Returns the scores that training has made already, of its last models."""
-    history = RunFolder(folder).history
-    reported = {} if history is None else history.reported
+    """Returns the scores that training has made already, of what it released."""
+    history, config = RunFolder(folder).history, task.config
+    if history is None:
+        return []
+    made = [
+        ("heldout", config.validation_examples, number, facts.get("validation", {}))
+        for number, facts in history.reported.items()
+    ]
+    if history.tested is not None:
+        made.append(("test", config.test_examples, history.last, history.tested))
     return [
         row
-        for number, facts in reported.items()
-        for series, grouped in facts.get("validation", {}).items()
-        for row in rows_of(
-            Key(series, str(LAST), number, "heldout", task.config.validation_examples),
-            grouped,
-        )
+        for split, examples, number, of_both in made
+        for series, grouped in of_both.items()
+        for row in rows_of(Key(series, str(LAST), number, split, examples), grouped)
     ]
 
 
