@@ -5,6 +5,6 @@ from collections.abc import Mapping
 STUDIES: Mapping[str, str] = {"fair": "stackoverflow.studies.fair"}
 
 
-def commands(task: type) -> Mapping[str, str]:
+def subcommands(task: type) -> Mapping[str, str]:
     """Returns the module of each study."""
     return STUDIES

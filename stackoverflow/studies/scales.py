@@ -16,7 +16,7 @@ from typing import Any
 from stackoverflow.task import StackOverflowConfig
 from tff_agg.experiment.commands import flags
 from tff_agg.experiment.config import RunConfig
-from tff_agg.recycling import tuning
+from tff_agg.recycling import grids
 from tff_agg.recycling.methods import Method, parse_methods
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -85,9 +85,9 @@ class Scale:
 SCALES: Mapping[str, Scale] = {
     "full": Scale(
         "",
-        uta=_grid("uta", tuning.KS),
-        ema=_grid("ema", tuning.INFERENCE_BETAS),
-        outputs=tuning.KS,
+        uta=_grid("uta", grids.KS),
+        ema=_grid("ema", grids.INFERENCE_BETAS),
+        outputs=grids.KS,
         # EMA folds over all checkpoints.
         changes={"keep_last": 0, "keep_every": 0},
     ),

@@ -11,7 +11,7 @@ The `__main__.py` of a task's package is all that it needs:
 A command is a module with `command(task)`, which returns a `Command`: its options,
 dataclasses whose fields become the flags, and its function. The module's docstring is
 its help, and the first line of it its line in the list of commands. A module may have
-`commands(task)` instead: further modules by name, which it lists.
+`subcommands(task)` instead: further modules by name, which it lists.
 """
 
 import dataclasses
@@ -93,8 +93,8 @@ def run_listed(
         print(f"{name!r} is no command.\n{listed(program, modules)}", file=sys.stderr)
         sys.exit(2)
     module = importlib.import_module(modules[name])
-    if hasattr(module, "commands"):
-        run_listed(f"{program} {name}", module.commands(task), rest, task)
+    if hasattr(module, "subcommands"):
+        run_listed(f"{program} {name}", module.subcommands(task), rest, task)
     run(f"{program} {name}", module.__doc__ or "", module.command(task), rest)
 
 

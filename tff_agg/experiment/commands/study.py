@@ -1,7 +1,8 @@
 """What every study's command does: plan, perform, report.
 
 A package of studies is a command of its task, and lists them. It needs
-`commands(task)`, which returns the module of each study by its name; such a module has
+`subcommands(task)`, which returns the module of each study by its name. Such a module
+has
 
   def command(task):
       return study.command(Fair, declare, report)
