@@ -124,7 +124,7 @@ class Pcvr(JaxTask):
         """The classes of features."""
         return features.parse(self.config.feature_classes)
 
-    def _part(self, name: str) -> Examples:
+    def _part(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         cut = self.data.cuts[name]
         return self.data.rows[cut], self.data.clicks.labels[cut]
 

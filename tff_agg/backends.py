@@ -325,7 +325,7 @@ def _library_of(value: object) -> str:
     return type(value).__module__.partition(".")[0]
 
 
-def combine(backend: Backend, terms: list[tuple[float, Structure]]) -> Structure:
+def combine(backend: Backend, terms: list[tuple[float, Form]]) -> Form:
     """Adds up coefficient times structure, in the dtype of the structures.
 
     Coefficients are Python floats or scalars of the structures' own library.

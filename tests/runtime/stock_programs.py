@@ -360,9 +360,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "IbltFactory": heavy_hitters,
     "build_hierarchical_histogram_process": histogram,
     "create_federated_hyperloglog_computation": lambda: distinct_words(False),
-    "hyperloglog with use_secagg": lambda: distinct_words(
-        True
-    ),
+    "hyperloglog with use_secagg": lambda: distinct_words(True),
     "build_apply_optimizer_finalizer": lambda: template("finalizer"),
     "build_broadcast_process": lambda: template("broadcast"),
     "build_model_delta_client_work": lambda: template("work"),

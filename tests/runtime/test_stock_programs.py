@@ -100,7 +100,7 @@ def outcome(program: Program, worker) -> tuple[str, str]:
     said = []
     log = logging.getLogger("tff_agg.runtime")
     handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:
         with runtime.running_on("local", lanes=2) as local:

@@ -119,9 +119,7 @@ def test_a_seed_that_is_given_under_a_plan_that_counts_on_a_secret_is_refused(li
     make, _ = library
     like = sums(make)[0]
     secret = noisy_mean(plan_of(noise_seed_is_known=False))
-    with pytest.raises(
-        ValueError, match="noise_seed_is_known=True"
-    ):
+    with pytest.raises(ValueError, match="noise_seed_is_known=True"):
         secret.init(like, SEED)
     drawn = [np.asarray(secret.init(like)["seed"]).view(np.int64) for _ in range(5)]
     assert np.unique(drawn).size == 5 * 4

@@ -29,12 +29,13 @@ class State(TypedDict):
     Attributes:
       buffers: Model-sized structures, where the mechanism needs some.
       round: How many rounds it has made noise for.
-      seed: The secret that all draws depend on, as `seeds.seed_in` returns it.
+      seed: The secret that all draws depend on, as `seeds.seed_in` returns it. A run
+        without noise has none.
     """
 
     buffers: NotRequired[tuple]
     round: Array
-    seed: Array
+    seed: NotRequired[Array]
 
 
 class Stream(NamedTuple):

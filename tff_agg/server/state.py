@@ -61,7 +61,8 @@ def replaced(state: AnyState, **parts: Any) -> AnyState:
     """
     held: Any = state
     if not _is_tff(held):
-        return {**held, **parts}
+        changed: Any = {**held, **parts}
+        return changed
     names = {"noise": "aggregator", "server": "finalizer"}
     given = {names[name]: part for name, part in parts.items() if name in names}
     if "aggregate" in parts:
@@ -164,8 +165,8 @@ def with_noise_seed(state: AnyState, seed: Sequence[int]) -> AnyState:
     new = seeds.seed_in(backends.of(old), seed)
     if not structure.shapes_agree(old, new):
         raise ValueError(
-            f"the state's seed has {np.size(seed_of(state))} integers of 64 bits; the "
-            f"one given has {np.size(seed)}"
+            f"the state's seed has {np.size(np.asarray(seed_of(state)))} integers of "
+            f"64 bits; the one given has {np.size(seed)}"
         )
     return replaced(state, noise=_with(kept, {"seed": new}))
 

@@ -137,16 +137,21 @@ class ServerStep:
           The state after, and θ^AGG_{t+1}.
         """
         optimiser, direction = self.optimiser.next(state["optimiser"], mean, round)
-        origin = aggregate if self.step_from == "aggregate" else state["iterate"]
-        terms = [(1.0, origin), (-float(self.learning_rate), direction)]
-        iterate = backends.combine(backends.of(origin), terms)
-        averager, aggregate = self.averager.next(state["averager"], iterate)
+        origin: Any = aggregate
+        if self.step_from == "iterate":
+            origin = state["iterate"]
+        terms: list[tuple[float, Any]] = [
+            (1.0, origin),
+            (-float(self.learning_rate), direction),
+        ]
+        iterate: Form = backends.combine(backends.of(origin), terms)
+        averager, average = self.averager.next(state["averager"], iterate)
         after: State = {
             "averager": averager,
             "iterate": iterate,
             "optimiser": optimiser,
         }
-        return after, aggregate
+        return after, average
 
     def run(self, start: np.ndarray, means: np.ndarray) -> np.ndarray:
         """Returns the checkpoints θ_0, θ_1, … that the rounds' means lead to.
@@ -164,7 +169,7 @@ class ServerStep:
         state, found = self.init(aggregate), [aggregate]
         for t, mean in enumerate(np.asarray(means, float)):
             state, aggregate = self.next(state, aggregate, mean, t)
-            found.append(state["iterate"])
+            found.append(np.asarray(state["iterate"]))
         return np.stack(found)
 
     def response(self, rounds: int) -> np.ndarray:
