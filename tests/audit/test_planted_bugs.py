@@ -118,8 +118,8 @@ def test_noise_drawn_from_a_repeated_seed(seed):
     stuck = dataclasses.replace(
         plan.mechanism,
         stream=noise.Stream(
-            start=lambda like, backend: (),
-            step=lambda buffers, position, draw, like, backend: ((), draw(0)),
+            start=lambda backend, like: (),
+            step=lambda backend, buffers, round, draw, like: ((), draw(0)),
         ),
     )
     found = small.audit(plan, seed, mechanism=stuck)

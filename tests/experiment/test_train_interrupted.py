@@ -15,8 +15,7 @@ from tff_agg.experiment.run.ledger import Ledger
 
 # The binary as it is, with a client that sends a signal and waits until it arrives.
 PROGRAM = """
-import os, signal, sys, threading
-from stackoverflow import train
+import os, runpy, signal, sys, threading
 from tff_agg.experiment.commands import interruption
 from tff_agg import runtime
 

@@ -5,11 +5,11 @@ with it and averages. TFF wraps them, JAX compiles them, the audit runs them in 
 and a loop of your own calls them. `state` knows where things are in a state.
 
 Example:
-  >>> mean, step = noisy_mean(plan), server_step(momentum(0.9), learning_rate=0.5)
-  >>> noise, server = mean.init(theta), step.init(theta)
-  >>> round_number = noise['round']
-  >>> noise, update = mean.next(noise, ClippedSum(total, users=20))
-  >>> server, theta = step.next(server, theta, update, round_number)
+  mean, step = noisy_mean(plan), server_step(momentum(0.9), learning_rate=0.5)
+  noise, server = mean.init(theta), step.init(theta)
+  round_number = noise['round']
+  noise, update = mean.next(noise, ClippedSum(total, users=20))
+  server, theta = step.next(server, theta, update, round_number)
 """
 
 from tff_agg.server.mean import ClippedSum, NoisyMean, noisy_mean

@@ -23,6 +23,7 @@ class RoundTable:
     Example:
       >>> table = RoundTable('metrics.csv', ['round', 'loss'])
       >>> table.restore([])
+      []
       >>> table.append({'round': 1, 'loss': 0.5})
     """
 
