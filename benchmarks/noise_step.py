@@ -27,8 +27,11 @@ def _ours(mechanism, like):
     """Returns a step function over a state and the state before the first round."""
     import tensorflow as tf
 
+    state = mechanism.init(like, (1, 2))
+    # Traced here: TensorFlow would warn of the fifth function of the same name that is
+    # traced when it is called.
     step = tf.function(lambda state: mechanism.next(state, like))
-    return step, mechanism.init(like, (1, 2))
+    return step.get_concrete_function(state), state
 
 
 def _theirs(parameters: int, efficient: bool):

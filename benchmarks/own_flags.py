@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 
 
 class OwnFlags:
@@ -25,7 +25,11 @@ class OwnFlags:
         self.list = functools.partial(flags.DEFINE_list, **own)
 
     def run(self, main: Callable[[list[str]], None]) -> None:
-        """Runs the benchmark: its flags become the program's, too."""
+        """Runs the benchmark: its flags become the program's, too.
+
+        Its log shows warnings: libraries say at the level below which devices they have
+        looked for in vain. `--verbosity` asks for more.
+        """
         app.run(main, flags_parser=self._parse)
 
     def _parse(self, arguments: Sequence[str]) -> list[str]:
@@ -34,4 +38,6 @@ class OwnFlags:
             flags.FLAGS.register_key_flag_for_module(arguments[0], self._values[name])
         rest = app.parse_flags_with_usage(arguments)
         self._values.mark_as_parsed()
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)
         return rest

@@ -43,6 +43,7 @@ def test_noise_step_times_ours_and_tf_privacys(tmp_path):
     flags = [f"--out={tmp_path}", "--parameters=100", "--rounds=2"]
     done = forked.run(program, *flags)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "retracing" not in done.stderr
     out = done.stdout
     result = json.loads((tmp_path / "noise_step.json").read_text())
     rows = {row["mechanism"]: row for row in result["rows"]}

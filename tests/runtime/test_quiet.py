@@ -74,3 +74,18 @@ def test_known_lines_are_chatter(line):
 
 def test_real_errors_are_not_chatter():
     assert not quiet._chatter.search("E gpu.cc:1] CUDA_ERROR_OUT_OF_MEMORY")
+
+
+def test_a_benchmark_does_not_list_the_devices_that_jax_has_not_found():
+    code, shown = stderr_of(
+        """
+        from benchmarks import own_flags
+
+        def main(argv):
+            import jax
+            assert jax.devices()
+
+        own_flags.OwnFlags().run(main)
+        """
+    )
+    assert (code, shown) == (0, "")
