@@ -19,6 +19,8 @@ from scipy.stats import binomtest
 from benchmarks import own_flags
 from tff_agg import averaging, noise, privacy
 from tff_agg.audit import canaries, exposure, findings, simulation, threats
+from tff_agg.server import ServerStep, server_step
+from tff_agg.server import momentum as momentum_of
 
 # Flags of its own: tests import this module beside others that have some.
 _FLAGS = own_flags.OwnFlags()
@@ -81,7 +83,7 @@ def plans(n: int, multiplier: float) -> Iterator[tuple[str, str, privacy.Plan]]:
 
 def run(
     plan: privacy.Plan, count: int, momentum: float, seed: int
-) -> tuple[threats.ServerStep, canaries.Canaries, findings.Evidence]:
+) -> tuple[ServerStep, canaries.Canaries, findings.Evidence]:
     """Makes a run of canaries alone."""
     probes = 4 * plan.rounds
     sizes = [count + probes] * 2
@@ -92,7 +94,7 @@ def run(
         seed=seed,
         coins=seed,
     )
-    server = threats.ServerStep(scale=1 / plan.cohort_size, momentum=momentum)
+    server = server_step(momentum_of(momentum))
     evidence = simulation.simulate(plan, server, taking, sizes, seed=(seed, 1))
     return server, taking, evidence
 

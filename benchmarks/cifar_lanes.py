@@ -24,6 +24,7 @@ from tff_agg.experiment.build import Compiled, build
 from tff_agg.experiment.build.dp_sgd import SampledBuild
 from tff_agg.experiment.run import recording
 from tff_agg.recycling import inference
+from tff_agg.server.state import iterate
 
 Settings = Mapping[str, Any]
 Weights = dict[str, Any]
@@ -120,7 +121,7 @@ class Bundle:
         secret = (self._base.insecure_noise_seed or 0, 0)
         states = together.initialize(first.initial_weights(), secret)
         judge = _Judge(first, wanted)
-        records = [_Record(judge, states[0]["iterate"]) for _ in missing]
+        records = [_Record(judge, iterate(states[0])) for _ in missing]
         computed = 0
         for step in range(1, self._base.rounds + 1):
             leaders = together.leaders(step - 1)
@@ -128,7 +129,7 @@ class Bundle:
             states = together.next(states, read(step - 1, secret).data)
             for lane, leader in enumerate(leaders):
                 if leader == lane:
-                    records[lane].add(step, states[lane]["iterate"])
+                    records[lane].add(step, iterate(states[lane]))
                 else:
                     records[lane].follow(records[leader])
         trained = time.process_time() - began

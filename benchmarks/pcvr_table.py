@@ -27,11 +27,11 @@ from pcvr.task import Pcvr, PcvrConfig
 from tff_agg import files
 from tff_agg.experiment import binaries
 from tff_agg.experiment.build import Compiled, build
-from tff_agg.experiment.build.process import by_state
 from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.study import figures
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.recycling import inference
+from tff_agg.server import state as states
 
 PROXY = (
     "a proxy: news sessions stand in for ad clicks, and that the reader went on past "
@@ -126,7 +126,7 @@ class Study:
         built = build(task, self._cache)
         process = built.process
         assert isinstance(process, DPSGDProcess)
-        read = by_state(built.cohort, process)
+        read = built.clients_of
         state: Any = built.initialize()
         evaluate = task.evaluator()
         heldout, sample = (task.fixed_sample(s, EXAMPLES) for s in ("heldout", split))
@@ -135,11 +135,11 @@ class Study:
         for step in range(1, STEPS + 1):
             state = process.next(state, read(step - 1, state).data).state
             if step % KEEP_EVERY == 0 or step > STEPS - KEEP_LAST:
-                kept[step] = jax.device_get(process.iterate(state))
+                kept[step] = jax.device_get(states.iterate(state))
             if step % 100 == 0:
-                model = jax.device_get(process.aggregate(state))
+                model = jax.device_get(states.aggregate(state))
                 curve[step] = evaluate(model, heldout)["all"]["auc_loss"]
-        last = evaluate(jax.device_get(process.aggregate(state)), sample)
+        last = evaluate(jax.device_get(states.aggregate(state)), sample)
         found: dict[str, Any] = {"last": last["all"]["auc_loss"], "curve": curve}
         if grid.methods():
             for score in inference.score_grid(

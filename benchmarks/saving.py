@@ -36,7 +36,7 @@ def _trainer(shapes):
         ]
         return delta, tf.constant(1.0), OrderedDict(clients=tf.constant(1.0))
 
-    return trainers.LocalTrainer(
+    return trainers.Trainer(
         element_spec=tf.TensorSpec([], tf.int32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             [
@@ -45,7 +45,7 @@ def _trainer(shapes):
             ],
             [],
         ),
-        update=update,
+        update=trainers.one_user(update),
         finalize_metrics=lambda sums: OrderedDict(clients=sums["clients"]),
     )
 
@@ -106,7 +106,7 @@ def main(argv: list[str]) -> None:
             for number in range(_ROUNDS.value):
                 data = [tf.data.Dataset.from_tensors(np.int32(number))]
                 state = training.next(state, data).state
-                whole = loop.stored_items(training, state)
+                whole = loop.stored_items(state)
                 weights = {k: v for k, v in whole.items() if k != "state"}
                 for (kind, store), items in zip(
                     stores.items(), (weights, whole), strict=True

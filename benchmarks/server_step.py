@@ -100,15 +100,17 @@ def start(row: str) -> Callable[[], float]:
         noise_multiplier=0.0 if noise_name == "none" else 0.5,
         noise_seed_is_known=True,
     )
-    trainer = trainers.LocalTrainer(
+    trainer = trainers.Trainer(
         element_spec=tf.TensorSpec([None], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             [tf.fill(shape, 0.01) for shape in SHAPES], []
         ),
-        update=lambda weights, dataset: (
-            weights.trainable,
-            dataset.reduce(0.0, lambda n, x: n + tf.reduce_sum(x)),
-            collections.OrderedDict(),
+        update=trainers.one_user(
+            lambda weights, dataset: (
+                weights.trainable,
+                dataset.reduce(0.0, lambda n, x: n + tf.reduce_sum(x)),
+                collections.OrderedDict(),
+            )
         ),
         finalize_metrics=lambda sums: sums,
     )

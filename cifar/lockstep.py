@@ -18,8 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tff_agg.learning.dp_sgd import DPSGDProcess, State, Weights, with_room
+from tff_agg.learning.dp_sgd import DPSGDProcess, Weights, with_room
 from tff_agg.learning.per_example import ClippedSum, Count, Examples, SampleModel
+from tff_agg.server.state import State
+from tff_agg.server.step import State as ServerState
 
 
 class Lane(NamedTuple):
@@ -65,7 +67,7 @@ class Lockstep:
             if not _starts_in_time(lane):
                 raise ValueError(
                     f"start={lane.start} of run {number}: its averager "
-                    f"{lane.process.averager.name} is used earlier"
+                    f"{lane.process.step.averager.name} is used earlier"
                 )
         self._lanes = tuple(lanes)
         self._compiled: dict[
@@ -111,7 +113,7 @@ class Lockstep:
         """
         first = self._lanes[0].process
         done = first.steps_done(states[0])
-        micro = first.micro_batch(states[0]["iterate"])
+        micro = first.micro_batch(states[0]["aggregate"])
         count = len(batch[0])
         capacity = first.capacity(count, micro)
         key = (capacity, self.leaders(done))
@@ -140,14 +142,15 @@ class Lockstep:
             processes[0].plan.clip_norm,
             micro,
         )
-        noise = processes[0].noise(states[0])
         moved: dict[int, State] = {}
         for lane, total in zip(leading, totals, strict=True):
-            moved[lane], _ = processes[lane].stepped(states[lane], total, noise, count)
+            # The noise of all is that of the first: the compiler draws it once.
+            shared: State = {**states[lane], "noise": states[0]["noise"]}
+            moved[lane], _ = processes[lane].stepped(shared, total, count)
         return [
             moved[lane]
             if leader == lane
-            else processes[lane].averaged(states[lane], moved[leader])
+            else _averaged(processes[lane], states[lane], moved[leader])
             for lane, leader in enumerate(leaders)
         ]
 
@@ -179,6 +182,16 @@ def summed_at_all(
     ]
 
 
+def _averaged(process: DPSGDProcess, state: State, moved: State) -> State:
+    """Returns `moved`, the step of another run, with this run's average of it."""
+    iterate = moved["server"]["iterate"]
+    averager, aggregate = process.step.averager.next(
+        state["server"]["averager"], iterate
+    )
+    held: ServerState = {**moved["server"], "averager": averager}
+    return {"aggregate": aggregate, "noise": moved["noise"], "server": held}
+
+
 def _rule(process: DPSGDProcess) -> dict[str, Any]:
     """Returns what decides a step besides gradient and noise, averages left out."""
     server: Any = process.description["server"]
@@ -187,6 +200,6 @@ def _rule(process: DPSGDProcess) -> dict[str, Any]:
 
 def _starts_in_time(lane: Lane) -> bool:
     """Returns whether up to `start` the aggregate is the iterate, if that is known."""
-    weights = lane.process.averager.weights
+    weights = lane.process.step.averager.weights
     last = lane.process.plan.rounds if lane.start is None else lane.start - 1
     return weights is None or last < 0 or bool(weights(last)[-1] == 1)

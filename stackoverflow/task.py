@@ -22,8 +22,7 @@ from tff_agg.recycling.outputs import Predict, Predictions
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tff_agg.learning.group_work import GroupTrainer
-    from tff_agg.learning.trainers import LocalTrainer
+    from tff_agg.learning.trainers import Trainer
 
 TYPES = ("question", "answer")
 PLAIN_VOCABULARY = (
@@ -158,7 +157,7 @@ class StackOverflow(task.UserTask):
         """The LSTM's weights."""
         return dict(zip(next_word.WEIGHT_NAMES, self.sizes.weight_shapes, strict=True))
 
-    def model(self) -> "LocalTrainer | GroupTrainer":
+    def model(self) -> "Trainer":
         """Returns the local training that does no work on padding."""
         from stackoverflow.model import group_training, local_training
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from stackoverflow.model import local_training, metrics, next_word, side_by_side
 from stackoverflow.model.side_by_side import Users
-from tff_agg.learning import group_work
+from tff_agg.learning import trainers
 
 
 def packed_group_trainer(
@@ -19,7 +19,7 @@ def packed_group_trainer(
     batch_size: int = 16,
     epochs: int = 1,
     seed: int = 0,
-) -> group_work.GroupTrainer:
+) -> trainers.Trainer:
     """Makes the local training of `local_training.packed_trainer` for groups of users.
 
     Each user's update and metrics are those of `packed_trainer`, to float precision.
@@ -32,7 +32,7 @@ def packed_group_trainer(
       seed: For the initial weights.
 
     Returns:
-      A `GroupTrainer`. A group's dataset has elements (rows, counts): int32
+      A `Trainer` of groups. A group's dataset has elements (rows, counts): int32
       [n, row_length], one user's rows after the other's, and int32 [users], how many
       rows each user has. Several elements are so many more users.
 
@@ -65,7 +65,7 @@ def packed_group_trainer(
         deltas = tf.nest.pack_sequence_as(weights.trainable, moved)
         return deltas, tf.cast(users.counts, tf.float32), sums
 
-    return group_work.GroupTrainer(
+    return trainers.Trainer(
         spec, initial_weights, update, local_training.finalize_metrics
     )
 

@@ -18,7 +18,7 @@ def packed_trainer(
     batch_size: int = 16,
     epochs: int = 1,
     seed: int = 0,
-) -> trainers.LocalTrainer:
+) -> trainers.Trainer:
     """Makes the local training: plain gradient descent on a client's token rows.
 
     Steps and gradients are those of the Keras model of `next_word.keras_model` with the
@@ -33,7 +33,7 @@ def packed_trainer(
       seed: For the initial weights.
 
     Returns:
-      A `LocalTrainer`. A client's dataset has one kind of element, int32
+      A `Trainer` of one user. A client's dataset has one kind of element, int32
       [any, row_length]: rows of token ids, `bos w1 … eos`, then padding. Several
       elements count as one, their rows in order. The number of examples is that of
       the rows; the metrics are those of `stackoverflow.model.metrics`, each batch's
@@ -67,7 +67,9 @@ def packed_trainer(
         delta = tf.nest.pack_sequence_as(weights.trainable, deltas)
         return delta, tf.cast(tf.shape(rows)[0], tf.float32), sums
 
-    return trainers.LocalTrainer(spec, initial_weights, update, finalize_metrics)
+    return trainers.Trainer(
+        spec, initial_weights, trainers.one_user(update), finalize_metrics
+    )
 
 
 def train_on_rows(

@@ -1,7 +1,10 @@
 """A small audited run of canaries alone, for the tests of the audit."""
 
+import dataclasses
+
 from tff_agg import noise, privacy
 from tff_agg.audit import canaries, exposure, findings, simulation, threats
+from tff_agg.server import momentum, server_step
 
 SIZES = (2500, 2500)
 ROUNDS = 12
@@ -20,8 +23,15 @@ def plan_of(mechanism=None, **changes):
     return privacy.Plan(**{**values, **changes})
 
 
-def server_of(plan, **changes):
-    return threats.ServerStep(**{"scale": 0.5 / plan.cohort_size, **changes})
+def server_of(**changes):
+    optimiser = momentum(changes.pop("momentum", 0.0), changes.pop("nesterov", False))
+    return server_step(optimiser, **{"learning_rate": 0.5, **changes})
+
+
+def scaled(plan, factor):
+    """A plan with another amount of noise."""
+    multiplier = factor * plan.noise_multiplier
+    return dataclasses.replace(plan, noise_multiplier=multiplier)
 
 
 def canaries_of(plan, seed, *, count=CANARIES, rounds=None, sizes=SIZES, probes=PROBES):
@@ -32,7 +42,7 @@ def canaries_of(plan, seed, *, count=CANARIES, rounds=None, sizes=SIZES, probes=
 def audit(plan, seed, *, taking=None, server=None, threat=None, **planted):
     """Runs canaries through the plan, or what is planted in its place, and audits."""
     taking = canaries_of(plan, seed) if taking is None else taking
-    server = server_of(plan, momentum=0.9) if server is None else server
+    server = server_of(momentum=0.9) if server is None else server
     evidence = simulation.simulate(
         plan, server, taking, SIZES, seed=(seed, 17), **planted
     )

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tests.audit import small_runs as small
 from tff_agg import averaging, noise, runtime
 from tff_agg.audit import clients, findings, rounds, threats
-from tff_agg.learning import aggregator, process, trainers
+from tff_agg.learning import clipping, process, trainers
 
 SHAPES = ((40, 30), (1200,))
 ROUNDS = 6
@@ -42,7 +42,7 @@ def trainer():
         delta, count = dataset.reduce((zeros, 0.0), pull)
         return delta, count, collections.OrderedDict(rows=count)
 
-    return trainers.LocalTrainer(
+    return trainers.Trainer(
         element_spec=(
             tf.TensorSpec([None, 4], tf.float32),
             tf.TensorSpec([None], tf.int32),
@@ -50,7 +50,7 @@ def trainer():
         initial_weights=lambda: tff.learning.models.ModelWeights(
             tuple(tf.ones(shape) for shape in SHAPES), ()
         ),
-        update=tf.function(update, autograph=False),
+        update=trainers.one_user(tf.function(update, autograph=False)),
         finalize_metrics=lambda sums: sums,
     )
 
@@ -79,15 +79,13 @@ def audited(claimed, planned, users=USERS, seed=5, **step):
     taking = small.canaries_of(
         claimed, seed, count=CANARIES, probes=4 * ROUNDS, sizes=sizes
     )
-    server = threats.ServerStep(
-        scale=0.5 / claimed.cohort_size, averager=averaging.uta(2), **step
-    )
+    server = small.server_of(averager=averaging.uta(2), **step)
     built = process.build_dp_ftrl_process(
         clients.with_canaries(base),
         plan=dataclasses.replace(planned, noise_seed_is_known=True),
         averager=server.averager,
         server_learning_rate=0.5,
-        server_momentum=server.momentum,
+        server_momentum=step.get("momentum", 0.0),
         step_from=server.step_from,
         noise_seed=(seed, 6),
     )
@@ -130,16 +128,16 @@ def test_half_the_noise_is_caught_in_the_real_process():
 
 
 def test_clipping_by_layer_is_caught_in_the_real_process(monkeypatch):
-    right = aggregator.clip_update
+    right = clipping.clip_users
 
-    def each(update, clip_norm, on_non_finite):
+    def each(updates, clip_norm, on_non_finite):
         parts = [
-            right([leaf], clip_norm, on_non_finite) for leaf in tf.nest.flatten(update)
+            right([leaf], clip_norm, on_non_finite) for leaf in tf.nest.flatten(updates)
         ]
-        clipped = tf.nest.pack_sequence_as(update, [part[0][0] for part in parts])
-        return clipped, parts[0][1], parts[0][2]
+        total = tf.nest.pack_sequence_as(updates, [part.total[0] for part in parts])
+        return parts[0]._replace(total=total)
 
-    monkeypatch.setattr(aggregator, "clip_update", each)
+    monkeypatch.setattr(clipping, "clip_users", each)
     plan = plan_of()
     found = audited(plan, plan_of(), momentum=0.9)
     assert found.refutes_claim, found.summary()

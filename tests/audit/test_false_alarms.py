@@ -30,7 +30,7 @@ def sound_runs():
     for make, schema in itertools.product(MECHANISMS, SCHEMAS):
         plan = small.plan_of(make(), rounds=ROUNDS, participation=schema)
         plan.epsilon  # noqa: B018  computed once for all runs
-        settings.append((plan, small.server_of(plan, momentum=0.5)))
+        settings.append((plan, small.server_of(momentum=0.5)))
     runs = []
     for seed in range(AUDITS):
         plan, server = settings[seed % len(settings)]

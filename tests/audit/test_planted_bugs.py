@@ -26,11 +26,21 @@ def assert_not_accused(finding):
     assert not finding.refutes_claim, finding.summary()
 
 
+def with_mechanism(plan, mechanism):
+    """A plan with other noise of the same deviation."""
+    plain = dataclasses.replace(plan, mechanism=mechanism)
+    return small.scaled(plain, plan.noise_stddev / plain.noise_stddev)
+
+
+def forgetful(plan):
+    return with_mechanism(plan, noise.identity())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_noise_at_half_the_claimed_scale(name, seed):
     plan = small.plan_of(MECHANISMS[name]())
-    assert_caught(small.audit(plan, seed, noise_stddev=plan.noise_stddev / 2))
+    assert_caught(small.audit(plan, seed, done=small.scaled(plan, 1 / 2)))
     assert_not_accused(small.audit(plan, seed))
 
 
@@ -47,14 +57,14 @@ def test_correlation_forgotten_by_a_mechanism_of_sensitivity_one(seed):
     normed = noise.dense_from(plain.matrix(small.ROUNDS) / scale)
     plan = small.plan_of(normed, participation=schema)
     assert plan.sensitivity.value == pytest.approx(1)
-    assert_caught(small.audit(plan, seed, mechanism=noise.identity()))
+    assert_caught(small.audit(plan, seed, done=forgetful(plan)))
     assert_not_accused(small.audit(plan, seed))
 
 
 def test_correlation_forgotten_at_the_scale_of_the_matrix_is_wrong_noise_not_a_leak():
     """More private than claimed: nothing for the bound, but for the noise check."""
     plan = small.plan_of(MECHANISMS["blt"]())
-    server = small.server_of(plan, momentum=0.9)
+    server = small.server_of(momentum=0.9)
     taking = small.canaries_of(plan, 1)
 
     def check(**planted):
@@ -63,12 +73,12 @@ def test_correlation_forgotten_at_the_scale_of_the_matrix_is_wrong_noise_not_a_l
         )
         return noise_check.check_noise(plan, server, evidence)
 
-    forgotten = check(mechanism=noise.identity())
+    forgotten = check(done=forgetful(plan))
     assert forgotten.p_value < 1e-9 and forgotten.correlation > 0.1
-    halved = check(noise_stddev=plan.noise_stddev / 2)
+    halved = check(done=small.scaled(plan, 1 / 2))
     assert halved.p_value < 1e-9 and halved.variance == pytest.approx(0.25, rel=0.1)
     assert check().p_value > 1e-3
-    assert_not_accused(small.audit(plan, 1, mechanism=noise.identity()))
+    assert_not_accused(small.audit(plan, 1, done=forgetful(plan)))
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -83,7 +93,7 @@ def test_a_known_seed_hides_no_missing_noise(known):
         noise_seed_is_known=known,
     )
     taking = small.canaries_of(plan, 1, count=200)
-    weak = small.audit(plan, 1, taking=taking, noise_stddev=plan.noise_stddev / 20)
+    weak = small.audit(plan, 1, taking=taking, done=small.scaled(plan, 1 / 20))
     assert_caught(weak)
     assert weak.claimed == pytest.approx(privacy.Loss(mu=1.0).epsilon(1e-6))
     assert_not_accused(small.audit(plan, 1, taking=taking))
@@ -122,7 +132,7 @@ def test_noise_drawn_from_a_repeated_seed(seed):
             step=lambda backend, buffers, round, draw, like: ((), draw(0)),
         ),
     )
-    found = small.audit(plan, seed, mechanism=stuck)
+    found = small.audit(plan, seed, done=with_mechanism(plan, stuck))
     assert_caught(found)
     assert found.statistic == "measured noise"
 
@@ -131,20 +141,19 @@ def test_noise_drawn_from_a_repeated_seed(seed):
 def test_a_released_round_replayed_with_other_data(seed):
     """A crash after a release; the round comes again, with its noise, for others."""
     plan = small.plan_of(MECHANISMS["blt"]())
-    server = small.server_of(plan, momentum=0.9)
+    server = small.server_of(momentum=0.9)
     taking = small.canaries_of(plan, seed)
     sums = simulation.sums_of_rounds(taking, small.SIZES, plan)
-    drawn = simulation.noise_of_rounds(
-        plan.mechanism, plan.noise_stddev, plan.rounds, sum(small.SIZES), (seed, 17)
-    )
-    evidence = simulation.evidence_of(taking, server, sums + drawn)
+    means = simulation.means_of_rounds(plan, sums, (seed, 17))
+    evidence = simulation.evidence_of(taking, server, means)
     assert_not_accused(
         findings.audit(plan, server, taking, evidence, threats.all_iterates())
     )
 
     at = 2
     sums[at] = 0
-    thetas = server.run(np.zeros(sum(small.SIZES)), sums + drawn)
+    means = simulation.means_of_rounds(plan, sums, (seed, 17))
+    thetas = server.run(np.zeros(sum(small.SIZES)), means)
     step = thetas[at + 1] - thetas[at]
     replay = findings.Replay(
         round=at,

@@ -93,7 +93,7 @@ THREATS = {
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("threat", THREATS.values(), ids=THREATS)
 def test_a_release_is_what_the_response_says_of_the_sums(step, threat):
-    server = threats.ServerStep(scale=0.1, **step)
+    server = small.server_of(learning_rate=0.1, **step)
     rng = np.random.default_rng(0)
     start, sums = rng.normal(size=5), rng.normal(size=(ROUNDS, 5))
     released = threat.release(server.run(start, sums))
@@ -104,13 +104,14 @@ def test_a_release_is_what_the_response_says_of_the_sums(step, threat):
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_with_all_iterates_the_score_is_the_correlation_with_c_times_increments(step):
     plan = small.plan_of(noise.blt(ROUNDS, 2), rounds=ROUNDS)
-    server = small.server_of(plan, **step)
+    server = small.server_of(**step)
     rounds = [(2,), (5,), (2,), (0,)]
     taking = small.canaries_of(plan, 1, rounds=rounds, sizes=(50,), probes=4)
     rng = np.random.default_rng(1)
     sums = rng.normal(size=(ROUNDS, 50))
-    evidence = simulation.evidence_of(taking, server, sums)
-    shares = THREATS["all"].release(server.response(ROUNDS))
+    means = sums / plan.cohort_size
+    evidence = simulation.evidence_of(taking, server, means)
+    shares = THREATS["all"].release(server.response(ROUNDS)) / plan.cohort_size
     matrix = plan.mechanism.matrix(ROUNDS)
     stddev = plan.noise_stddev / plan.clip_norm
     took_part = np.zeros((ROUNDS, 4))
@@ -148,11 +149,11 @@ def test_too_few_probes_measure_no_covariance():
 def test_recycling_shows_no_more_than_the_iterates_it_averages():
     """What averages show is in the window that they average, and that in all."""
     plan = small.plan_of(noise.blt(ROUNDS, 2), rounds=ROUNDS)
-    server = small.server_of(plan, momentum=0.9)
+    server = small.server_of(momentum=0.9)
     took_part = np.eye(ROUNDS)
 
     def shown(threat):
-        shares = threat.release(server.response(ROUNDS))
+        shares = threat.release(server.response(ROUNDS)) / plan.cohort_size
         covariance = scores.planned_covariance(
             shares, plan.mechanism.matrix(ROUNDS), plan.noise_stddev / plan.clip_norm
         )
@@ -168,7 +169,7 @@ def test_recycling_shows_no_more_than_the_iterates_it_averages():
 
 def test_evidence_that_does_not_fit_and_plans_without_noise_are_refused():
     plan = small.plan_of(rounds=ROUNDS)
-    server = small.server_of(plan)
+    server = small.server_of()
     taking = small.canaries_of(plan, 0, count=10, probes=2, sizes=(50,))
     short = findings.Evidence(np.zeros((ROUNDS, 10)), np.zeros((ROUNDS, 2)))
     with pytest.raises(ValueError, match=r"must be θ_0 … θ_8 on 10 canaries"):

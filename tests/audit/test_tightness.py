@@ -34,8 +34,8 @@ def test_a_report_takes_in_what_an_audit_found_and_forgets_what_an_earlier_one_d
     plan = small.plan_of()
     privacy.write_report(tmp_path, plan)
     pages = []
-    for noise_stddev in (plan.noise_stddev / 2, plan.noise_stddev):
-        found = small.audit(plan, 0, noise_stddev=noise_stddev)
+    for factor in (0.5, 1):
+        found = small.audit(plan, 0, done=small.scaled(plan, factor))
         entry = {"findings": [found.to_json()], "paragraph": "By canaries."}
         privacy.add_audit(tmp_path, entry)
         content = json.loads((tmp_path / "privacy_report.json").read_text())

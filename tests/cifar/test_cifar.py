@@ -210,7 +210,7 @@ def test_a_step_of_the_network_with_copies():
     assert batch[2][..., :2].max() <= 8
     built = build(task, Compiled())
     process, state = built.process, built.initialize()
-    assert process.micro_batch(state["iterate"]) == 1
+    assert process.micro_batch(state["aggregate"]) == 1
     state, metrics = process.next(state, batch)
     # At a last layer of zeros all classes are as likely.
     assert metrics["train"]["loss"] == pytest.approx(np.log(10), rel=1e-3)

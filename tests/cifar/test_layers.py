@@ -14,6 +14,7 @@ from tff_agg.learning import per_example
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.learning.laned_sum import LanedSum
 from tff_agg.learning.per_example import SampleModel
+from tff_agg.server.state import iterate
 
 # The second kernel is so large that, of single images, norms come from products of
 # rows.
@@ -193,7 +194,7 @@ def test_memory_is_shared_between_lanes_and_steps_agree(monkeypatch):
         after.append(process.next(state, examples))
     for name in given:
         np.testing.assert_allclose(
-            *(out.state["iterate"][name] for out in after), atol=1e-5
+            *(iterate(out.state)[name] for out in after), atol=1e-5
         )
     assert after[0].metrics["train"]["loss"] == pytest.approx(
         after[1].metrics["train"]["loss"]

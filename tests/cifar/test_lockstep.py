@@ -11,6 +11,7 @@ from tff_agg import averaging
 from tff_agg.learning import linear
 from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.learning.per_example import SampleModel
+from tff_agg.server.state import iterate
 
 WIDTH, CLASSES, SEED = 5, 3, (7, 8)
 
@@ -89,7 +90,7 @@ def test_they_are_the_runs_by_themselves(name):
         jax.tree_util.tree_map(
             lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, wanted
         )
-    ends = [np.asarray(jax.tree_util.tree_leaves(s["iterate"])[0]) for s in states]
+    ends = [np.asarray(jax.tree_util.tree_leaves(iterate(s))[0]) for s in states]
     # They are so many runs: a lane that took another's steps too long would show.
     for number, end in enumerate(ends):
         assert all(np.abs(end - other).max() > 1e-3 for other in ends[:number])
@@ -162,5 +163,5 @@ def test_a_moving_average_that_is_stepped_from_is_a_smaller_learning_rate():
             for p, s in zip((averaged, slower), states, strict=True)
         ]
     np.testing.assert_allclose(
-        states[0]["aggregate"]["kernel"], states[1]["iterate"]["kernel"], atol=1e-5
+        states[0]["aggregate"]["kernel"], iterate(states[1])["kernel"], atol=1e-5
     )

@@ -11,6 +11,7 @@ from tests.experiment import tiny_runs
 from tests.experiment.tiny_runs import train, train_until
 from tff_agg import averaging, noise, runtime
 from tff_agg.experiment.run import identity, ledger, loop
+from tff_agg.server import state as states
 
 NOT_CHECKED = identity.NotChecked("for this test")
 
@@ -243,7 +244,7 @@ def files_with(folder, secret):
 
 def secrets_of(state):
     """Returns the seed and the buffers of a state."""
-    kept = state.aggregator["noise"]
+    kept = states.noise(state)
     return [kept["seed"], *(leaf for part in kept.get("buffers", ()) for leaf in part)]
 
 
@@ -268,7 +269,7 @@ def test_the_noise_is_dropped_from_a_finished_run(tmp_path, mechanism):
         assert not (np.any(secret) and files_with(tmp_path, secret))
     # It has nothing left to do, and says so by the same state.
     again = train(made, tmp_path, rounds=6)
-    assert int(again.aggregator["round"]) == 6
+    assert int(states.round_of(again)) == 6
 
 
 def test_a_kill_before_the_seed_is_dropped_is_made_good(tmp_path, monkeypatch):

@@ -8,8 +8,10 @@ import pytest
 
 from tff_agg.experiment.run import identity, ledger, loop
 from tff_agg.experiment.run.run_folder import RunFolder
+from tff_agg.server import state as states
 
 ROUNDS = 5
+SEED = (7, 8)
 NOT_CHECKED = identity.NotChecked("for this test")
 
 
@@ -17,30 +19,29 @@ class Process:
     """Adds the clients' numbers to a state of one number."""
 
     description = "sums"  # what an identity asks for
-    seed = 7
 
     def __init__(self, before=lambda number: None):
         self.before = before
 
     def initialize(self):
-        return {"sum": np.zeros(1), "round": np.array(0)}
+        return state_of(np.zeros(1), 0)
 
     def next(self, state, data):
-        number = int(state["round"])
+        number = int(states.round_of(state))
         self.before(number)
-        state = {"sum": state["sum"] + sum(data), "round": np.array(number + 1)}
-        return types.SimpleNamespace(state=state, metrics={"sum": state["sum"][0]})
+        total = states.iterate(state)["sum"] + sum(data)
+        state = state_of(total, number + 1)
+        return types.SimpleNamespace(state=state, metrics={"sum": total[0]})
 
-    def iterate(self, state):
-        return {"sum": state["sum"]}
 
-    aggregate = iterate
+def state_of(total, number):
+    weights = {"sum": total}
+    noise = {"round": np.array(number), "seed": np.array(SEED)}
+    return {"aggregate": weights, "noise": noise, "server": {"iterate": weights}}
 
-    def without_noise(self, state):
-        return state
 
-    def sampling_seed(self, state):
-        return self.seed
+def sum_of(state):
+    return states.iterate(state)["sum"]
 
 
 def cohort(number, seed=None):
@@ -56,6 +57,7 @@ def train(folder, process, read=cohort, **options):
         folder=RunFolder(folder),
         rounds=ROUNDS,
         cohort=read,
+        is_drawn=True,
         surroundings={},
         **options,
     )
@@ -79,8 +81,8 @@ def test_a_round_is_computed_while_the_next_ones_clients_are_read(tmp_path):
             assert begun[number + 1].wait(20), "nobody reads them"
 
     state = train(tmp_path, Process(wait_for_the_next), read)
-    assert state["sum"] == 11111.0
-    assert seeds == [7] * ROUNDS, "each round's once, and none after the last"
+    assert sum_of(state) == 11111.0
+    assert seeds == [SEED] * ROUNDS, "each round's once, and none after the last"
     assert not of_thread()
 
 
@@ -96,7 +98,7 @@ def test_clients_that_cannot_be_read_do_not_take_the_round_before_along(tmp_path
     assert reported == [1, 2, 3]
     assert ledger.Ledger(tmp_path).read().last == 3
     assert not of_thread()
-    assert train(tmp_path, Process())["sum"] == 11111.0
+    assert sum_of(train(tmp_path, Process())) == 11111.0
 
 
 def test_an_interrupted_round_leaves_no_thread_and_no_trace_of_the_next(tmp_path):
@@ -109,4 +111,4 @@ def test_an_interrupted_round_leaves_no_thread_and_no_trace_of_the_next(tmp_path
     assert not of_thread()
     history = ledger.Ledger(tmp_path).read()
     assert history.last == 2
-    assert train(tmp_path, Process())["sum"] == 11111.0
+    assert sum_of(train(tmp_path, Process())) == 11111.0

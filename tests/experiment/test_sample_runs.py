@@ -73,9 +73,9 @@ def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(cache, tmp_path):
     store = checkpoints.CheckpointStore(tmp_path / "first" / "checkpoints")
     assert store.rounds("state") == [12]
     built = build(task, cache)
-    process, template = built.process, built.initialize()
+    template = built.initialize()
     restored = store.load(12, "state")
-    assert len(restored) == len(loop.stored_items(process, template)["state"])
+    assert len(restored) == len(loop.stored_items(template)["state"])
     seeds = [x for x in restored if x.dtype == np.uint32]
     assert [x.tolist() for x in seeds] == [[0] * 8]
 

@@ -25,12 +25,12 @@ def trainer():
         metrics = collections.OrderedDict(total=tf.reduce_sum(total))
         return [total], tf.constant(1.0), metrics
 
-    return trainers.LocalTrainer(
+    return trainers.Trainer(
         element_spec=tf.TensorSpec([WIDTH], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             [tf.zeros([WIDTH])], []
         ),
-        update=update,
+        update=trainers.one_user(update),
         finalize_metrics=lambda sums: collections.OrderedDict(total=sums["total"]),
     )
 

@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 from tests.sampled_plans import sampled_plan
+from tff_agg.server import state as states
 
 WIDTH, ROUNDS, SEED = 5, 8, (123456789012345, -987654321)
 AVERAGERS = ("uta", "ema", "schedule_free", "starting_at")
@@ -117,12 +118,12 @@ def pulled(spec):
         )
         return delta, count, collections.OrderedDict(rows=count)
 
-    return trainers.LocalTrainer(
+    return trainers.Trainer(
         element_spec=spec,
         initial_weights=lambda: tff.learning.models.ModelWeights(
             split(tf.range(1.0, 1.0 + WIDTH)), [tf.constant(7, tf.int32)]
         ),
-        update=update,
+        update=trainers.one_user(update),
         finalize_metrics=lambda sums: sums,
     )
 
@@ -160,8 +161,8 @@ def of_process(case):
         state, metrics = built.next(state, data)
         found.append(
             {
-                "iterate": vector(process.iterate(state)),
-                "aggregate": vector(process.aggregate(state)),
+                "iterate": vector(states.iterate(state)),
+                "aggregate": vector(states.aggregate(state)),
                 "metrics": numbers(metrics),
             }
         )
@@ -222,7 +223,7 @@ def of_groups(_=None):
         ]
         state, metrics = built.next(state, data)
         found.append(
-            {"iterate": vector(process.iterate(state)), "metrics": numbers(metrics)}
+            {"iterate": vector(states.iterate(state)), "metrics": numbers(metrics)}
         )
     return found
 
@@ -269,8 +270,8 @@ def of_samples(case):
         state, metrics = process.next(state, batch)
         found.append(
             {
-                "iterate": vector(process.iterate(state)),
-                "aggregate": vector(process.aggregate(state)),
+                "iterate": vector(states.iterate(state)),
+                "aggregate": vector(states.aggregate(state)),
                 "metrics": numbers(metrics),
             }
         )

@@ -56,12 +56,12 @@ def _trainer(kind="send"):
             rows=sums["rows"], mean=tf.math.divide_no_nan(sums["total"], sums["rows"])
         )
 
-    return trainers.LocalTrainer(
+    return trainers.Trainer(
         element_spec=tf.TensorSpec([WIDTH], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             _split(tf.range(1.0, 1.0 + WIDTH)), [tf.constant(7, tf.int32)]
         ),
-        update=update,
+        update=trainers.one_user(update),
         finalize_metrics=finalize,
     )
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import runtime
-from tff_agg.learning import aggregator, grouping, process, vectorized
+from tff_agg.learning import clipping, grouping, vectorized
+from tff_agg.server import state as states
 
 CLIP = 0.05
 SHAPE = (6, 6, 1)
@@ -101,11 +102,11 @@ def test_groups_give_what_users_one_by_one_give(tiny, kind, optimizer, epochs):
     for _ in range(2):
         wanted, expected = alone.next(wanted, _one_by_one(users, model.input_spec))
         found, metrics = side_by_side.next(found, groups)
-    start = tiny.vector(process.iterate(alone.initialize()))
-    moved = tiny.vector(process.iterate(wanted)) - start
+    start = tiny.vector(states.iterate(alone.initialize()))
+    moved = tiny.vector(states.iterate(wanted)) - start
     assert np.abs(moved).max() > 1e-3
     np.testing.assert_allclose(
-        tiny.vector(process.iterate(found)) - start, moved, rtol=1e-4, atol=1e-7
+        tiny.vector(states.iterate(found)) - start, moved, rtol=1e-4, atol=1e-7
     )
     for want, have in zip(
         tf.nest.flatten(expected), tf.nest.flatten(metrics), strict=True
@@ -181,8 +182,8 @@ def test_a_user_with_nan_is_dropped_and_the_rest_of_its_group_is_not(tiny, linea
     _, rest = _in_groups([users[0], users[2]], model.input_spec, 3)
     wanted, expected = built.next(built.initialize(), rest)
     np.testing.assert_allclose(
-        tiny.vector(process.iterate(state)),
-        tiny.vector(process.iterate(wanted)),
+        tiny.vector(states.iterate(state)),
+        tiny.vector(states.iterate(wanted)),
         atol=1e-7,
     )
     assert metrics["aggregator"]["non_finite"] == 1
@@ -202,7 +203,7 @@ def test_the_cohort_size_is_that_of_users(linear):
 
 
 def test_what_cannot_be_grouped_is_refused(tiny):
-    with pytest.raises(ValueError, match="a LocalTrainer trains one client"):
+    with pytest.raises(ValueError, match="a Trainer says itself how many"):
         tiny.build("send", grouped=True)
     with pytest.raises(TypeError, match="functional_model_from_keras"):
         tiny.build(tiny.variable_model, client_optimizer=0.1, grouped=True)
@@ -220,10 +221,10 @@ def test_each_update_of_a_stack_is_clipped_by_itself(scale, on_non_finite):
         ),
         bias=tf.constant(rng.normal(size=(4, 20)) * scales[:, None], tf.float32),
     )
-    total, counts, largest = aggregator.clip_updates(updates, 1.5, on_non_finite)
+    total, counts, largest = clipping.clip_users(updates, 1.5, on_non_finite)
     alone = [
-        aggregator.clip_update(
-            collections.OrderedDict((k, v[i]) for k, v in updates.items()),
+        clipping.clip_users(
+            collections.OrderedDict((k, v[i : i + 1]) for k, v in updates.items()),
             1.5,
             on_non_finite,
         )
@@ -244,7 +245,7 @@ def test_each_update_of_a_stack_is_clipped_by_itself(scale, on_non_finite):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 def test_one_update_of_a_stack_that_is_not_finite(bad):
     stack = [tf.constant([[0.5, 0.0], [1.0, bad], [0.0, 0.25]])]
-    total, counts, largest = aggregator.clip_updates(stack, 1.0, "drop")
+    total, counts, largest = clipping.clip_users(stack, 1.0, "drop")
     np.testing.assert_array_equal(total[0], [0.5, 0.25])
     assert int(counts["non_finite"]) == 1 and int(counts["clients"]) == 3
     assert float(largest) == 0.5
@@ -252,4 +253,4 @@ def test_one_update_of_a_stack_that_is_not_finite(bad):
         tf.errors.InvalidArgumentError,
         match=r"(?s)member of the group:\W*1.*not finite",
     ):
-        aggregator.clip_updates(stack, 1.0, "error")
+        clipping.clip_users(stack, 1.0, "error")

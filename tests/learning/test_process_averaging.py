@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, structure
-from tff_agg.learning import process
+from tff_agg.server import state as states
 
 ROUNDS = 6
 LEARNING_RATE = 0.8
@@ -37,15 +37,15 @@ def test_broadcast_equals_the_averager_by_hand(tiny, case):
         step_from=step_from,
     )
     state = built.initialize()
-    iterates = [tiny.vector(process.iterate(state))]
-    aggregates = [tiny.vector(process.aggregate(state))]
+    iterates = [tiny.vector(states.iterate(state))]
+    aggregates = [tiny.vector(states.aggregate(state))]
     momentum = np.zeros(tiny.WIDTH)
     rng = np.random.default_rng(1)
     for round_number in range(ROUNDS):
         targets = rng.normal(size=(2, tiny.WIDTH)).astype(np.float32)
         state, _ = built.next(state, [tiny.client(row) for row in targets])
-        iterates.append(tiny.vector(process.iterate(state)))
-        aggregates.append(tiny.vector(process.aggregate(state)))
+        iterates.append(tiny.vector(states.iterate(state)))
+        aggregates.append(tiny.vector(states.aggregate(state)))
         # The step, by hand: clients train at the aggregate in either mode.
         update = tiny.PULL * (aggregates[-2] - targets.mean(axis=0))
         momentum = MOMENTUM * momentum + update
@@ -53,7 +53,7 @@ def test_broadcast_equals_the_averager_by_hand(tiny, case):
         np.testing.assert_allclose(
             iterates[-1], origin - LEARNING_RATE * momentum, atol=3e-6
         )
-        assert int(state.finalizer["round"]) == round_number + 1
+        assert int(states.round_of(state)) == round_number + 1
     by_hand = list(averaging.fold(averager, iterates))
     np.testing.assert_allclose(aggregates, by_hand, atol=1e-6)
     weighted = [
@@ -79,7 +79,7 @@ def test_an_averager_of_ones_own(tiny):
     built = tiny.build(averager=half)
     state, _ = built.next(built.initialize(), [tiny.client([2.0] * tiny.WIDTH)] * 2)
     np.testing.assert_allclose(
-        tiny.vector(process.aggregate(state)), tiny.INITIAL - 1.0, rtol=1e-6
+        tiny.vector(states.aggregate(state)), tiny.INITIAL - 1.0, rtol=1e-6
     )
 
 
@@ -96,13 +96,10 @@ def test_set_model_weights_starts_averager_and_iterate_there(tiny):
     changed = built.set_model_weights(
         state, tff.learning.models.ModelWeights(zeros, weights.non_trainable)
     )
-    assert not tiny.vector(process.aggregate(changed)).any()
-    assert not tiny.vector(process.iterate(changed)).any()
-    assert int(changed.aggregator["round"]) == 1
-    assert int(changed.aggregator["noise"]["round"]) == 1
+    assert not tiny.vector(states.aggregate(changed)).any()
+    assert not tiny.vector(states.iterate(changed)).any()
+    assert int(states.round_of(changed)) == 1
     changed, _ = built.next(changed, data)
     # Momentum of 1 is kept: the step is 1.5; the window is {0, −1.5}.
-    np.testing.assert_allclose(tiny.vector(process.iterate(changed)), -1.5, rtol=1e-5)
-    np.testing.assert_allclose(
-        tiny.vector(process.aggregate(changed)), -0.75, rtol=1e-5
-    )
+    np.testing.assert_allclose(tiny.vector(states.iterate(changed)), -1.5, rtol=1e-5)
+    np.testing.assert_allclose(tiny.vector(states.aggregate(changed)), -0.75, rtol=1e-5)

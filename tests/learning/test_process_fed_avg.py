@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.learning import process
+from tff_agg.server import state as states
 
 ROUNDS = 5
 LEARNING_RATE = 0.7
@@ -62,7 +62,7 @@ def test_equals_tffs_fed_avg_with_server_momentum(tiny, model, nesterov):
         else tff.learning.optimizers.build_sgdm(LEARNING_RATE, MOMENTUM),
     )
     state, expected = ours.initialize(), theirs.initialize()
-    start = tiny.vector(process.aggregate(state))
+    start = tiny.vector(states.aggregate(state))
     np.testing.assert_array_equal(
         start, tiny.vector(theirs.get_model_weights(expected).trainable)
     )
@@ -71,7 +71,7 @@ def test_equals_tffs_fed_avg_with_server_momentum(tiny, model, nesterov):
         state, metrics = ours.next(state, data)
         expected, their_metrics = theirs.next(expected, data)
         np.testing.assert_allclose(
-            tiny.vector(process.aggregate(state)),
+            tiny.vector(states.aggregate(state)),
             tiny.vector(theirs.get_model_weights(expected).trainable),
             rtol=2e-6,
             atol=2e-6,
@@ -82,7 +82,7 @@ def test_equals_tffs_fed_avg_with_server_momentum(tiny, model, nesterov):
             np.testing.assert_allclose(ours_of_train, value, rtol=1e-5)
         assert "accuracy" in theirs_of_train
         assert metrics["client_work"]["num_examples"] == 7 * clients
-    moved = np.abs(tiny.vector(process.aggregate(state)) - start)
+    moved = np.abs(tiny.vector(states.aggregate(state)) - start)
     assert moved.max() > 0.1
 
 
@@ -104,7 +104,7 @@ def test_any_client_optimizer_and_epochs(tiny):
     state, metrics = ours.next(ours.initialize(), data)
     expected, _ = theirs.next(theirs.initialize(), [d.repeat(2) for d in data])
     np.testing.assert_allclose(
-        tiny.vector(process.aggregate(state)),
+        tiny.vector(states.aggregate(state)),
         tiny.vector(theirs.get_model_weights(expected).trainable),
         rtol=2e-6,
         atol=2e-6,

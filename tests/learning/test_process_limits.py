@@ -8,9 +8,16 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, runtime
-from tff_agg.learning import aggregator, process, trainers
+from tff_agg.learning import clipping, process, trainers
+from tff_agg.server import state as states
 
 CLIP = 1.5
+
+
+def clip_one(update, clip_norm, on_non_finite):
+    """Clips the update of a client that is one user."""
+    stack = tf.nest.map_structure(lambda leaf: leaf[None], update)
+    return clipping.clip_users(stack, clip_norm, on_non_finite)
 
 
 @pytest.mark.parametrize("on_non_finite", ["error", "drop"])
@@ -21,7 +28,7 @@ def test_no_clipped_update_is_longer_than_the_clip_norm(scale, on_non_finite):
         kernel=tf.constant(scale * rng.normal(size=(30, 20)), tf.float32),
         bias=tf.constant(scale * rng.normal(size=20), tf.float32),
     )
-    clipped, counts, norm = aggregator.clip_update(update, CLIP, on_non_finite)
+    clipped, counts, norm = clip_one(update, CLIP, on_non_finite)
     before = np.sqrt(sum(np.sum(np.float64(x) ** 2) for x in update.values()))
     after = np.sqrt(sum(np.sum(np.float64(x) ** 2) for x in clipped.values()))
     assert after <= CLIP * (1 + 1e-6)
@@ -39,13 +46,13 @@ def test_no_clipped_update_is_longer_than_the_clip_norm(scale, on_non_finite):
 def test_an_update_that_is_not_finite_is_dropped_or_an_error(bad):
     """1e30 is finite, but its square is not: it is treated as if it were not."""
     update = [tf.constant([1.0, bad]), tf.constant([2.0])]
-    clipped, counts, norm = aggregator.clip_update(update, CLIP, "drop")
+    clipped, counts, norm = clip_one(update, CLIP, "drop")
     assert all(not np.any(leaf) for leaf in clipped)
     assert int(counts["non_finite"]) == 1
     assert int(counts["clipped"]) == 0
     assert float(norm) == 0
     with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
-        aggregator.clip_update(update, CLIP, "error")
+        clip_one(update, CLIP, "error")
 
 
 def test_one_client_moves_the_model_by_no_more_than_the_clip_norm(tiny):
@@ -56,7 +63,7 @@ def test_one_client_moves_the_model_by_no_more_than_the_clip_norm(tiny):
     start = built.initialize()
     without, _ = built.next(start, [tiny.client(small)])
     state, metrics = built.next(start, [tiny.client(small), tiny.client(huge)])
-    moved = tiny.vector(process.iterate(state)) - tiny.vector(process.iterate(without))
+    moved = tiny.vector(states.iterate(state)) - tiny.vector(states.iterate(without))
     np.testing.assert_allclose(
         moved, -CLIP / 4 * np.array([0, 0, 0, -0.6, 0.8]), atol=1e-6
     )
@@ -67,7 +74,7 @@ def test_one_client_moves_the_model_by_no_more_than_the_clip_norm(tiny):
     assert measured["update_norm_mean"] == pytest.approx(2.5e6 + 0.05)
     assert measured["non_finite"] == 0
     assert measured["noise_stddev"] == 0
-    expected = np.linalg.norm(tiny.vector(process.iterate(state)) - tiny.INITIAL)
+    expected = np.linalg.norm(tiny.vector(states.iterate(state)) - tiny.INITIAL)
     assert metrics["finalizer"]["update_norm"] == pytest.approx(expected, rel=1e-5)
 
 
@@ -78,7 +85,7 @@ def test_a_client_with_nan_is_dropped_and_counted_unless_told_otherwise(tiny):
     with_bad, metrics = built.next(built.initialize(), [good[0], bad, good[1]])
     without, expected = built.next(built.initialize(), good)
     np.testing.assert_array_equal(
-        tiny.vector(process.iterate(with_bad)), tiny.vector(process.iterate(without))
+        tiny.vector(states.iterate(with_bad)), tiny.vector(states.iterate(without))
     )
     measured = metrics["aggregator"]
     assert measured["non_finite"] == 1
@@ -122,7 +129,7 @@ def test_a_client_with_nan_leaves_the_noise_and_the_clipping_of_the_others(tiny)
     with_bad, _ = built.next(built.initialize(), [good, bad])
     without, _ = built.next(built.initialize(), [good])
     np.testing.assert_array_equal(
-        tiny.vector(process.iterate(with_bad)), tiny.vector(process.iterate(without))
+        tiny.vector(states.iterate(with_bad)), tiny.vector(states.iterate(without))
     )
 
 
@@ -162,7 +169,7 @@ def test_more_clients_than_planned_are_refused_before_any_works_fewer_are_not(
         after, metrics = built.next(state, [one] * count)
         assert metrics["aggregator"]["clients"] == count
         np.testing.assert_allclose(
-            tiny.vector(process.iterate(after)), tiny.INITIAL - count / 2
+            tiny.vector(states.iterate(after)), tiny.INITIAL - count / 2
         )
 
 
@@ -193,7 +200,7 @@ HALVES = [tf.float16, tf.bfloat16]
 def test_half_precision_is_clipped_in_float32(dtype, scale):
     rng = np.random.default_rng(6)
     update = [tf.cast(scale * rng.normal(size=(40, 25)), dtype)]
-    clipped, counts, norm = aggregator.clip_update(update, CLIP, "drop")
+    clipped, counts, norm = clip_one(update, CLIP, "drop")
     exact = np.asarray(tf.cast(update[0], tf.float64))
     assert clipped[0].dtype == tf.float32
     np.testing.assert_allclose(norm, np.linalg.norm(exact), rtol=1e-5)
@@ -210,12 +217,12 @@ def half_trainer(dtype, width=3):
         total = dataset.reduce(tf.zeros([width]), lambda sums, row: sums + row)
         return (tf.cast(total, dtype),), tf.constant(1.0), collections.OrderedDict()
 
-    return trainers.LocalTrainer(
+    return trainers.Trainer(
         element_spec=tf.TensorSpec([width], tf.float32),
         initial_weights=lambda: tff.learning.models.ModelWeights(
             (tf.zeros([width], dtype),), ()
         ),
-        update=update,
+        update=trainers.one_user(update),
         finalize_metrics=lambda sums: sums,
     )
 
@@ -239,7 +246,7 @@ def test_half_precision_is_summed_in_float32(tiny, dtype):
     state, metrics = built.next(built.initialize(), [one] * clients)
     assert metrics["aggregator"]["clients"] == clients
     assert metrics["aggregator"]["non_finite"] == 0
-    found = process.iterate(state)[0]
+    found = states.iterate(state)[0]
     assert found.dtype == dtype
     np.testing.assert_allclose(
         np.asarray(tf.cast(found, tf.float32)), [-0.25, -2048.0, 0.0], atol=1e-4
@@ -249,14 +256,14 @@ def test_half_precision_is_summed_in_float32(tiny, dtype):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"server_learning_rate": 0.0}, "server_learning_rate must be positive"),
-        ({"server_momentum": 1.0}, r"server_momentum must be in \[0, 1\), got 1.0"),
-        ({"nesterov": True}, "nesterov=True needs a server_momentum"),
+        ({"server_learning_rate": 0.0}, "the server's learning_rate must be positive"),
+        ({"server_momentum": 1.0}, r"server's momentum must be in \[0, 1\), got 1.0"),
+        ({"nesterov": True}, "nesterov=True needs a momentum above 0"),
         ({"step_from": "average"}, "step_from must be one of"),
         ({"on_non_finite": "ignore"}, "on_non_finite must be one of"),
         ({"noise_seed": (1,)}, "seed must be two integers"),
         ({"noise_seed": (1, 2**64)}, "seed must be two integers"),
-        ({"client_optimizer": 0.1}, "LocalTrainer has its own"),
+        ({"client_optimizer": 0.1}, "a Trainer has its own"),
     ],
 )
 def test_wrong_arguments_are_named(tiny, arguments, message):
@@ -265,7 +272,7 @@ def test_wrong_arguments_are_named(tiny, arguments, message):
 
 
 def test_wrong_models_plans_and_optimizers_are_named(tiny):
-    with pytest.raises(TypeError, match="plan must have clip_norm"):
+    with pytest.raises(TypeError, match="plan must be a tff_agg"):
         process.build_dp_ftrl_process(tiny.trainer(), plan=object())
     with pytest.raises(TypeError, match="model must be a tff"):
         tiny.build(object(), client_optimizer=0.1)
@@ -277,8 +284,3 @@ def test_wrong_models_plans_and_optimizers_are_named(tiny):
         tiny.build(tiny.variable_model, client_optimizer="sgd")
     with pytest.raises(ValueError, match="client_epochs"):
         tiny.build(tiny.variable_model, client_optimizer=0.1, client_epochs=0)
-    with pytest.raises(ValueError, match="serves 4 rounds"):
-        plan = tiny.plan(noise_multiplier=1.0)
-        object.__setattr__(plan, "mechanism", noise.tree(rounds=4))
-        plan.__dict__["sensitivity"] = tiny.plan().sensitivity
-        tiny.build(plan=plan)

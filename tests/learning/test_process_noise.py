@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tff_agg import backends, noise
-from tff_agg.learning import client_work, process
+from tff_agg.learning import tracing
 from tff_agg.noise import generators, seeds
+from tff_agg.server import state as states
 
 ROUNDS = 6
 LEARNING_RATE = 0.5
@@ -42,12 +43,12 @@ def test_prefix_sums_are_those_of_the_explicit_matrix(tiny, name):
     )
     built = tiny.build(plan=plan, server_learning_rate=LEARNING_RATE, noise_seed=SEED)
     state = built.initialize()
-    seed = np.asarray(state.aggregator["noise"]["seed"])
+    seed = states.seed_of(state)
     assert tuple(seed) == SEED
     rng = np.random.default_rng(0)
     true_sum = np.zeros(tiny.WIDTH)
     observed = []
-    like = process.iterate(state)
+    like = states.iterate(state)
     for _ in range(ROUNDS):
         # Fewer clients than the cohort size: the divisor stays what it was.
         updates = rng.uniform(-0.4, 0.4, size=(3, tiny.WIDTH)).astype(np.float32)
@@ -56,7 +57,7 @@ def test_prefix_sums_are_those_of_the_explicit_matrix(tiny, name):
         assert metrics["aggregator"]["noise_stddev"] == pytest.approx(plan.noise_stddev)
         true_sum = true_sum + updates.sum(axis=0)
         exact = tiny.INITIAL - LEARNING_RATE * true_sum / COHORT
-        observed.append(tiny.vector(process.iterate(state)) - exact)
+        observed.append(tiny.vector(states.iterate(state)) - exact)
     z = np.stack([tiny.vector(row) for row in independent_normals(seed, like)])
     rows = np.linalg.solve(mechanism.matrix(ROUNDS), z)
     scale = -LEARNING_RATE / COHORT * plan.noise_stddev
@@ -69,28 +70,28 @@ def test_prefix_sums_are_those_of_the_explicit_matrix(tiny, name):
 def test_a_start_draws_a_seed_of_its_own_unless_one_is_set(tiny):
     built = tiny.build(plan=tiny.plan(noise_multiplier=1.0, noise_seed_is_known=True))
     starts = [built.initialize() for _ in range(5)]
-    words = [int(w) for s in starts for w in s.aggregator["noise"]["seed"].numpy()]
+    words = [int(w) for s in starts for w in states.seed_of(s)]
     assert len(set(words)) == 10
     # A word of 64 random bits is below 2**40 once in 8 million.
     assert all(abs(word) > 2**40 for word in words)
 
-    one, other = (process.with_noise_seed(start, SEED) for start in starts[:2])
-    assert tuple(np.asarray(one.aggregator["noise"]["seed"])) == SEED
+    one, other = (states.with_noise_seed(start, SEED) for start in starts[:2])
+    assert tuple(states.seed_of(one)) == SEED
     data = [tiny.client([1] * tiny.WIDTH)]
     one, _ = built.next(one, data)
     other, _ = built.next(other, data)
     np.testing.assert_array_equal(
-        tiny.vector(process.iterate(one)), tiny.vector(process.iterate(other))
+        tiny.vector(states.iterate(one)), tiny.vector(states.iterate(other))
     )
     with pytest.raises(ValueError, match="first round only; state is after 1 rounds"):
-        process.with_noise_seed(one, SEED)
+        states.with_noise_seed(one, SEED)
 
 
 @pytest.mark.parametrize("words", [2, 4])
 def test_both_signs_of_all_words_occur_in_a_traced_seed(words):
     """In TFF's graph too, where a comparison can silently be one of objects."""
     library = backends.of(tf.zeros(1))
-    draw = client_work.graph_computation()(
+    draw = tracing.graph_computation()(
         lambda: seeds.of_run(library, is_known=False, words=words)
     )
     drawn = np.array([draw() for _ in range(40)])
@@ -104,19 +105,19 @@ def test_a_secret_seed_is_a_key_of_the_cipher_and_its_noise_the_mechanisms(tiny)
     built = tiny.build(plan=plan)
     assert built.description["noise_generator"] == "AES-256-CTR"
     start, other = built.initialize(), built.initialize()
-    seed = np.asarray(start.aggregator["noise"]["seed"])
+    seed = states.seed_of(start)
     assert seed.shape == (4,)
-    assert not np.intersect1d(seed, other.aggregator["noise"]["seed"]).size
+    assert not np.intersect1d(seed, states.seed_of(other)).size
     assert all(abs(int(word)) > 2**40 for word in seed)
     # The same noise by numpy, outside of any graph.
-    like = tf.nest.map_structure(np.asarray, process.iterate(start))
+    like = tf.nest.map_structure(np.asarray, states.iterate(start))
     noises, state = mechanism.init(like, seed), start
     for _ in range(5):
-        before = tiny.vector(process.iterate(state))
+        before = tiny.vector(states.iterate(state))
         state, _ = built.next(state, [])
         noises, row = mechanism.next(noises, like)
         np.testing.assert_allclose(
-            before - tiny.vector(process.iterate(state)),
+            before - tiny.vector(states.iterate(state)),
             tiny.vector(row) * plan.noise_stddev / plan.cohort_size,
             atol=2e-5,
         )
@@ -126,7 +127,7 @@ def test_two_words_can_be_had_for_tffs_worker(tiny):
     plan = tiny.plan(mechanism=noise.tree(), noise_multiplier=0.7)
     built = tiny.build(plan=plan, noise_words=2)
     assert built.description["noise_generator"] == "Philox"
-    assert built.initialize().aggregator["noise"]["seed"].shape == (2,)
+    assert states.seed_of(built.initialize()).shape == (2,)
     with pytest.raises(ValueError, match="words must be 2 or 4, got 3"):
         tiny.build(plan=plan, noise_words=3)
 
@@ -135,15 +136,16 @@ def test_a_seed_that_is_given_must_be_known_to_the_plan(tiny):
     secret = tiny.plan(noise_multiplier=1.0)
     with pytest.raises(ValueError, match="noise seed was given, but the plan counts"):
         tiny.build(plan=secret, noise_seed=SEED)
-    with pytest.raises(ValueError, match=r"must be 4 integers .* got 2"):
-        process.with_noise_seed(tiny.build(plan=secret).initialize(), SEED)
+    with pytest.raises(ValueError, match=r"has 4 integers of 64 bits; .* given has 2"):
+        states.with_noise_seed(tiny.build(plan=secret).initialize(), SEED)
     known = tiny.plan(noise_multiplier=1.0, noise_seed_is_known=True)
     four = tiny.build(plan=known, noise_seed=(1, 2, 3, 4)).initialize()
-    assert np.asarray(four.aggregator["noise"]["seed"]).tolist() == [1, 2, 3, 4]
+    assert states.seed_of(four).tolist() == [1, 2, 3, 4]
 
 
 def test_no_noise_means_no_noise_state(tiny):
     state = tiny.build().initialize()
-    assert "noise" not in state.aggregator
+    assert states.seed_of(state) is None
+    assert set(states.noise(state)) == {"round"}
     with pytest.raises(ValueError, match="without noise"):
-        process.with_noise_seed(state, SEED)
+        states.with_noise_seed(state, SEED)

@@ -6,7 +6,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, runtime
-from tff_agg.learning import process
+from tff_agg.learning import trainers
+from tff_agg.server import state as states
 
 HEAVY_OP = "Qr"
 
@@ -63,16 +64,16 @@ def test_a_model_initialized_at_random_starts_everywhere_alike(tiny):
 
     trainer = tiny.trainer()._replace(
         initial_weights=random_weights,
-        update=lambda weights, dataset: (weights.trainable, 0.0, {}),
+        update=trainers.one_user(lambda weights, dataset: (weights.trainable, 0.0, {})),
         finalize_metrics=lambda sums: sums,
     )
     built = tiny.build(trainer, averager=averaging.uta(2))
     starts = []
     for _ in range(2):
         state = built.initialize()
-        starts.append(tiny.vector(process.aggregate(state)))
-        np.testing.assert_array_equal(tiny.vector(process.iterate(state)), starts[-1])
-        window = state.finalizer["averager"]["window"]
+        starts.append(tiny.vector(states.aggregate(state)))
+        np.testing.assert_array_equal(tiny.vector(states.iterate(state)), starts[-1])
+        window = states.averager(state)["window"]
         np.testing.assert_array_equal(tiny.vector(window[0]), starts[-1])
     assert np.abs(starts[0] - starts[1]).max() > 0
 
@@ -85,8 +86,8 @@ def test_worker_and_local_agree(tiny):
         there, their_metrics = played(tiny, built, built.initialize(), 0, 3)
         there = tf.nest.map_structure(np.asarray, there)
     np.testing.assert_allclose(
-        tiny.vector(process.aggregate(here)),
-        tiny.vector(process.aggregate(there)),
+        tiny.vector(states.aggregate(here)),
+        tiny.vector(states.aggregate(there)),
         rtol=1e-5,
         atol=1e-6,
     )
@@ -106,7 +107,7 @@ def test_the_worker_refuses_noise_from_the_cipher_before_any_round(tiny):
         with pytest.raises(runtime.RuntimeUnsupportedError, match=refusal):
             secret.next(state, [client])
         after = simple.next(simple.initialize(), [client]).state
-    seed = np.asarray(after.aggregator["noise"]["seed"])
+    seed = states.seed_of(after)
     assert seed.shape == (2,) and np.abs(seed).min() > 2**40
 
 
@@ -127,7 +128,7 @@ def test_mapreduce_form_does_a_clients_work_once(tiny):
         delta, count, metrics = plain.update(weights, dataset)
         # An op that nothing else uses stands for the heavy work.
         q, _ = tf.linalg.qr(tf.reshape(delta["a"], [3, 1]))
-        delta["a"] = delta["a"] + tf.reshape(q, [3])
+        delta["a"] = delta["a"] + tf.reshape(q, [1, 3])
         return delta, count, metrics
 
     built = tiny.build(plain._replace(update=update), averager=averaging.uta(3))

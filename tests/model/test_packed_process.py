@@ -7,6 +7,7 @@ import tensorflow as tf
 from stackoverflow.model import local_training, next_word
 from tff_agg import averaging, noise, privacy, runtime
 from tff_agg.learning import process
+from tff_agg.server import state as states
 
 SMALL = next_word.ModelConfig(
     vocab_size=30, embedding_size=6, lstm_size=7, max_tokens=9
@@ -37,9 +38,9 @@ def test_a_round_is_the_mean_of_the_clients_updates():
     data = [tf.data.Dataset.from_tensors(rows) for rows in clients]
     with runtime.running_on("local"):
         state = training.initialize()
-        before = [np.asarray(w) for w in process.aggregate(state)]
+        before = [np.asarray(w) for w in states.aggregate(state)]
         output = training.next(state, data)
-        after = [np.asarray(w) for w in process.aggregate(output.state)]
+        after = [np.asarray(w) for w in states.aggregate(output.state)]
     start = work.initial_weights()._replace(
         trainable=tuple(tf.constant(w) for w in before)
     )

@@ -8,6 +8,7 @@ from stackoverflow.model import group_training as group_trainer
 from stackoverflow.model import local_training, metrics, next_word, side_by_side
 from tff_agg import noise, privacy, runtime
 from tff_agg.learning import process
+from tff_agg.server.state import iterate
 
 SIZES = next_word.ModelConfig(
     vocab_size=30, embedding_size=5, lstm_size=7, max_tokens=4
@@ -122,11 +123,11 @@ def test_a_process_of_groups_is_that_of_its_users():
         joined, counted = grouped.next(
             grouped.initialize(), [data[0].concatenate(data[1])]
         )
-    for states in ((wanted, found), (wanted, joined)):
-        one, other = (process.iterate(state) for state in states)
+    for pair in ((wanted, found), (wanted, joined)):
+        one, other = map(iterate, pair)
         for a, b in zip(one, other, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    for a, b in zip(process.iterate(found), process.iterate(again), strict=True):
+    for a, b in zip(iterate(found), iterate(again), strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(
         tf.nest.flatten(expected), tf.nest.flatten(metrics_found), strict=True

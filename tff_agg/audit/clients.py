@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tff_agg.aliases import Structure
 from tff_agg.audit.canaries import Directions
-from tff_agg.learning.trainers import LocalTrainer, ModelWeights
+from tff_agg.learning.trainers import ModelWeights, Trainer
 
 _POSITIONS, _VALUES, _ELEMENT = "positions", "values", "element"
 
@@ -29,7 +29,7 @@ def parameters(trainable: Structure) -> np.ndarray:
     return np.concatenate(flat)
 
 
-def tensor_sizes(trainer: LocalTrainer) -> list[int]:
+def tensor_sizes(trainer: Trainer) -> list[int]:
     """Returns the number of parameters of each trainable tensor of a trainer's model.
 
     Example:
@@ -43,14 +43,14 @@ def tensor_sizes(trainer: LocalTrainer) -> list[int]:
     return [shape.num_elements() for shape in shapes]
 
 
-def with_canaries(trainer: LocalTrainer) -> LocalTrainer:
+def with_canaries(trainer: Trainer) -> Trainer:
     """Returns a trainer for ordinary clients and canaries alike.
 
     Its datasets come from `ordinary` and `canary`. A canary counts no examples and adds
     nothing to the metrics: it trains on no data, and the trainer must be able to.
 
     Args:
-      trainer: What ordinary clients do.
+      trainer: What ordinary clients do, each of them one user.
 
     Example:
       process = build_dp_ftrl_process(with_canaries(trainer), plan=plan)
@@ -106,7 +106,7 @@ def ordinary(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def canary(
-    trainer: LocalTrainer, directions: Directions, which: int, norm: float
+    trainer: Trainer, directions: Directions, which: int, norm: float
 ) -> tf.data.Dataset:
     """Returns the dataset of a canary.
 

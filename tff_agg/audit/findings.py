@@ -10,9 +10,10 @@ import numpy as np
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.audit import bounds, exposure, scores
 from tff_agg.audit.canaries import Canaries
-from tff_agg.audit.threats import ServerStep, Threat
+from tff_agg.audit.threats import Threat
 from tff_agg.privacy import gaussian
 from tff_agg.privacy.plan import Plan
+from tff_agg.server import ServerStep
 
 # Canaries that show less than this part of what the strongest shows are not guessed.
 _STRONG = 0.5
@@ -138,7 +139,7 @@ def audit(
 
     Args:
       plan: What is claimed, supposing that its noise seed is secret.
-      server: How the server steps.
+      server: The server's step.
       canaries: Who they were and who took part.
       evidence: What the run released.
       threat: What of it the attacker sees.
@@ -204,7 +205,7 @@ def _statistics(
 ) -> list[_Test]:
     """Returns the statistics that are tried."""
     unit = plan.clip_norm
-    shares = threat.release(server.response(plan.rounds))
+    shares = threat.release(server.response(plan.rounds)) / plan.cohort_size
     rows = threat.release(evidence.canaries) / unit
     probes = threat.release(evidence.probes) / unit
     took_part = np.zeros((plan.rounds, len(canaries)))

@@ -14,8 +14,9 @@ import scipy.linalg
 from scipy.special import log_ndtr
 
 from tff_agg.audit.findings import Evidence
-from tff_agg.audit.threats import ServerStep, all_iterates
+from tff_agg.audit.threats import all_iterates
 from tff_agg.privacy.plan import Plan
+from tff_agg.server import ServerStep
 
 
 class NoiseCheck(NamedTuple):
@@ -40,14 +41,14 @@ def check_noise(plan: Plan, server: ServerStep, evidence: Evidence) -> NoiseChec
 
     Args:
       plan: What is claimed.
-      server: How the server steps.
+      server: The server's step.
       evidence: Of a run in which nobody but canaries took part.
 
     Example:
       check_noise(plan, server, evidence).p_value > 1e-6  # True
     """
     threat = all_iterates()
-    shares = threat.release(server.response(plan.rounds))
+    shares = threat.release(server.response(plan.rounds)) / plan.cohort_size
     rows = threat.release(evidence.probes)
     if not rows.size:
         raise ValueError("evidence has no probes: there is no noise to look at")

@@ -15,15 +15,15 @@ from tff_agg.audit import clients
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.findings import Evidence
 from tff_agg.audit.simulation import OVERSIZE
-from tff_agg.learning import process as processes
-from tff_agg.learning.trainers import LocalTrainer
+from tff_agg.learning.trainers import Trainer
 from tff_agg.privacy.plan import Plan
+from tff_agg.server import state as states
 
 
 def run_with_canaries(
     process: tff.learning.templates.LearningProcess,
     plan: Plan,
-    trainer: LocalTrainer,
+    trainer: Trainer,
     canaries: Canaries,
     users_of_round: Callable[
         [int], Sequence[tf.data.Dataset]
@@ -56,7 +56,7 @@ def run_with_canaries(
     on_canaries, on_probes = [], []
 
     def keep(state: Structure) -> None:
-        theta = clients.parameters(processes.iterate(state))
+        theta = clients.parameters(states.iterate(state))
         on_canaries.append(canaries.directions.project(theta))
         on_probes.append(canaries.probes.project(theta))
 

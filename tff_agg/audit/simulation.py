@@ -6,15 +6,15 @@ the real mechanisms. What is run can be told apart from what is claimed: that is
 audit itself is tested.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tff_agg.audit.canaries import Canaries, Directions
 from tff_agg.audit.findings import Evidence
-from tff_agg.audit.threats import ServerStep
-from tff_agg.noise.mechanism import Mechanism
 from tff_agg.privacy.plan import Plan
+from tff_agg.server import ClippedSum, ServerStep, noisy_mean
 
 # How many clip norms long a canary's update is before it is clipped: enough for any
 # part of it to be cut that is cut for itself.
@@ -48,16 +48,21 @@ def sums_of_rounds(
     return total
 
 
-def noise_of_rounds(
-    mechanism: Mechanism, stddev: float, rounds: int, size: int, seed: Sequence[int]
-) -> np.ndarray:
-    """Returns [rounds, parameters]: the noise that a mechanism adds."""
-    like = np.zeros(size, np.float32)
-    state = mechanism.init(like, seed)
-    found = []
-    for _ in range(rounds):
-        state, row = mechanism.next(state, like)
-        found.append(stddev * np.asarray(row, float))
+def means_of_rounds(plan: Plan, sums: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+    """Returns [rounds, parameters]: the noisy means of clipped sums.
+
+    Args:
+      plan: What is done; its seed counts as known.
+      sums: [rounds, parameters]. How many users they are of is not looked at: canaries
+        may be more than a cohort.
+      seed: Of the noise.
+    """
+    mean = noisy_mean(dataclasses.replace(plan, noise_seed_is_known=True))
+    rows = np.asarray(sums, np.float32)
+    state, found = mean.init(rows[0], seed), []
+    for row in rows:
+        state, update = mean.next(state, ClippedSum(row, users=0))
+        found.append(np.asarray(update, float))
     return np.stack(found)
 
 
@@ -66,9 +71,9 @@ def project(thetas: np.ndarray, directions: Directions) -> np.ndarray:
     return np.stack([directions.project(theta) for theta in thetas])
 
 
-def evidence_of(canaries: Canaries, server: ServerStep, sums: np.ndarray) -> Evidence:
-    """Returns what a run with these noisy sums releases, from a model of zeros."""
-    thetas = server.run(np.zeros(sums.shape[1]), sums)
+def evidence_of(canaries: Canaries, server: ServerStep, means: np.ndarray) -> Evidence:
+    """Returns what a run with these noisy means releases, from a model of zeros."""
+    thetas = server.run(np.zeros(means.shape[1]), means)
     return Evidence(
         project(thetas, canaries.directions), project(thetas, canaries.probes)
     )
@@ -82,28 +87,21 @@ def simulate(
     *,
     seed: tuple[int, int],
     clip: Clip = clip_all,
-    mechanism: Mechanism | None = None,
-    noise_stddev: float | None = None,
+    done: Plan | None = None,
 ) -> Evidence:
     """Runs the canaries through a plan, or through what is done instead of it.
 
     Args:
       plan: What is claimed.
-      server: How the server steps.
+      server: The server's step.
       canaries: The canaries.
       sizes: The number of parameters of each tensor.
       seed: Of the noise.
       clip: How updates are clipped.
-      mechanism: The noise really used; the plan's if None.
-      noise_stddev: Its factor; the plan's if None.
+      done: The plan whose noise is really added; the one claimed if None.
 
     Example:
       evidence = simulate(plan, server, canaries, [4096], seed=(1, 2))
     """
-    stddev = plan.noise_stddev if noise_stddev is None else noise_stddev
-    noise = noise_of_rounds(
-        mechanism or plan.mechanism, stddev, plan.rounds, sum(sizes), seed
-    )
-    return evidence_of(
-        canaries, server, sums_of_rounds(canaries, sizes, plan, clip) + noise
-    )
+    sums = sums_of_rounds(canaries, sizes, plan, clip)
+    return evidence_of(canaries, server, means_of_rounds(done or plan, sums, seed))

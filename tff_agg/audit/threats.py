@@ -1,6 +1,6 @@
 """What an attacker sees: all iterates, the final model, or a recycled one.
 
-Every release of DP-FTRL is linear in the rounds' noisy sums: momentum, averaging in
+Every release of DP-FTRL is linear in the rounds' noisy means: momentum, averaging in
 training and averaging afterwards only add up. A threat model is that linear map.
 Applied to the checkpoints it gives what is released. Applied to the server's response
 to each round it says how much of which round is in it; from that and the mechanism's
@@ -14,57 +14,6 @@ from collections.abc import Callable
 import numpy as np
 
 from tff_agg.averaging import Averager, fold, last
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ServerStep:
-    """How the server turns a round's noisy sum into a model.
-
-    Attributes:
-      scale: What the sum is multiplied with: the learning rate over the cohort size.
-      momentum: The server's momentum.
-      nesterov: Whether the momentum is Nesterov's.
-      averager: The aggregation of checkpoints in training.
-      step_from: 'aggregate' or 'iterate', where a step starts.
-    """
-
-    scale: float
-    momentum: float = 0.0
-    nesterov: bool = False
-    averager: Averager = dataclasses.field(default_factory=last)
-    step_from: str = "aggregate"
-
-    def run(self, start: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """Returns the checkpoints θ_0, θ_1, … that the rounds' sums lead to.
-
-        Args:
-          start: θ_0.
-          sums: [rounds, …], what each round adds up to, noise included.
-
-        Example:
-          >>> ServerStep(scale=0.5).run(np.zeros(1), np.ones((2, 1))).ravel().tolist()
-          [0.0, -0.5, -1.0]
-        """
-        if self.step_from not in ("aggregate", "iterate"):
-            raise ValueError(
-                f"step_from must be 'aggregate' or 'iterate', got {self.step_from!r}"
-            )
-        theta = aggregate = np.asarray(start, float)
-        state = self.averager.init(theta)
-        buffer = np.zeros_like(theta)
-        found = [theta]
-        for update in np.asarray(sums, float):
-            buffer = self.momentum * buffer + update
-            ahead = self.momentum * buffer + update if self.nesterov else buffer
-            origin = aggregate if self.step_from == "aggregate" else theta
-            theta = origin - self.scale * ahead
-            state, aggregate = self.averager.next(state, theta)
-            found.append(theta)
-        return np.stack(found)
-
-    def response(self, rounds: int) -> np.ndarray:
-        """Returns [rounds + 1, rounds]: the share of each round in each checkpoint."""
-        return self.run(np.zeros(rounds), np.eye(rounds))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -21,12 +21,13 @@ from tff_agg import averaging, fields, files, privacy
 from tff_agg.aliases import Structure
 from tff_agg.audit import canaries, exposure, findings, noise_check, threats
 from tff_agg.fields import described
+from tff_agg.server import ServerStep
 
 if TYPE_CHECKING:
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg.learning.trainers import LocalTrainer
+    from tff_agg.learning.trainers import Trainer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +57,8 @@ class Subject:
 
     Attributes:
       plan: The privacy plan.
-      learning_rate: The server's learning rate.
-      server: The rest of the server's step; its `scale` is set by the driver.
-      trainer: What a client does, a `LocalTrainer`.
+      server: The server's step.
+      trainer: What a client does, a `Trainer`.
       build: Makes the process of a trainer, a plan and a server learning rate.
       start: Makes the first state of a process, with a noise seed of its own or, in
         tests, the one given.
@@ -67,11 +67,10 @@ class Subject:
     """
 
     plan: privacy.Plan
-    learning_rate: float
-    server: threats.ServerStep
-    trainer: "LocalTrainer"
+    server: ServerStep
+    trainer: "Trainer"
     build: Callable[
-        ["LocalTrainer", privacy.Plan, float], "tff.learning.templates.LearningProcess"
+        ["Trainer", privacy.Plan, float], "tff.learning.templates.LearningProcess"
     ]
     start: Callable[
         ["tff.learning.templates.LearningProcess", tuple[int, int] | None], Structure
@@ -162,7 +161,7 @@ def run(
             cohort_size=plan.cohort_size + most,
             noise_seed_is_known=seed is not None,
         )
-        rate = subject.learning_rate * larger.cohort_size / plan.cohort_size
+        rate = subject.server.learning_rate * larger.cohort_size / plan.cohort_size
         process = subject.build(clients.with_canaries(subject.trainer), larger, rate)
         evidence = rounds.run_with_canaries(
             process,
@@ -173,7 +172,8 @@ def run(
             state=subject.start(process, seed),
             after_round=after_round,
         )
-    server = dataclasses.replace(subject.server, scale=rate / larger.cohort_size)
+    # From a sum to a step it is the same server: a larger rate of a smaller mean.
+    server = subject.server
     seen = threat_models(server.averager, min(config.window, plan.rounds))
     found = [
         findings.audit(

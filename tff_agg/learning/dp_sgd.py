@@ -8,22 +8,21 @@ from the same generator as the mechanisms'.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tff_agg import averaging, backends, noise, privacy
+from tff_agg import averaging, privacy, server
 from tff_agg.aliases import Array, JsonObject, Structure
-from tff_agg.learning import laned_sum, per_example, server_step
+from tff_agg.learning import laned_sum, per_example
 from tff_agg.learning.per_example import ClippedSum, Count, Examples, SampleModel
 from tff_agg.noise import seeds
-from tff_agg.noise.mechanism import State as NoiseState
+from tff_agg.server import state as states
+from tff_agg.server.state import State
 
 Weights = dict[str, jax.Array]
-# By name, what `DPSGDProcess` lists: structures of different kinds.
-State = dict[str, Any]
 Metrics = dict[str, Structure]
 
 # Batches are padded to where fewer than one in a billion is longer; longer ones are
@@ -41,16 +40,16 @@ class Output(NamedTuple):
 class DPSGDProcess:
     """DP-SGD with training aggregation, as the training loop drives it.
 
-    The state is a nested dict of arrays: 'aggregate' (θ^AGG), 'averager', 'iterate'
-    (θ), 'momentum', 'noise' (the secret seed and the step) and 'round'. Keep stored
-    states readable by their owner only, and never call `next` twice on one state with
-    other batches: see `build_dp_ftrl_process`.
+    The state is a `tff_agg.server.state.State`, whose functions find what is in it.
+    Keep stored states readable by their owner only, and never call `next` twice on one
+    state with other batches: see `build_dp_ftrl_process`.
 
     Attributes:
       description: What the process is, as JSON values, for a run's identity.
       model: What is trained.
       plan: The plan.
-      averager: The checkpoint aggregation.
+      mean: The noisy mean of a batch's clipped gradients.
+      step: The server's step: optimiser and checkpoint aggregation.
 
     Example:
       process = DPSGDProcess(SampleModel(loss), plan=plan, learning_rate=2.0)
@@ -88,17 +87,15 @@ class DPSGDProcess:
             raise TypeError(
                 f"plan must be a privacy.Plan of sampled batches, got {plan!r}"
             )
-        server_step.check_step(learning_rate, momentum, nesterov, step_from, prefix="")
         self.model, self.plan = model, plan
-        self.averager = averager or averaging.last()
-        self._step_size, self._momentum, self._nesterov = (
-            learning_rate,
-            momentum,
-            nesterov,
+        self.mean = server.noisy_mean(plan)
+        self.step = server.server_step(
+            server.momentum(momentum, nesterov),
+            averager,
+            learning_rate=learning_rate,
+            step_from=step_from,
         )
-        self._step_from = step_from
         self._memory_budget = memory_budget
-        self._mechanism = noise.identity()
         self._compiled: dict[int, Callable[..., tuple[State, Metrics]]] = {}
         facts = ("clip_norm", "cohort_size", "rounds")
         self.description = {
@@ -109,13 +106,8 @@ class DPSGDProcess:
                 "mechanism": "dp_sgd",
                 "participation": plan.participation.to_json(),
             },
-            "averager": self.averager.to_json(),
-            "server": {
-                "learning_rate": learning_rate,
-                "momentum": momentum,
-                "nesterov": nesterov,
-                "step_from": step_from,
-            },
+            "averager": self.step.averager.to_json(),
+            "server": self.step.to_json(),
             # How many examples are added up at a time decides the last bits.
             "memory_budget": memory_budget,
         }
@@ -131,16 +123,10 @@ class DPSGDProcess:
             that the seed is known. By default a secret of the operating system's.
         """
         theta = {name: jnp.asarray(value) for name, value in weights.items()}
-        is_known = self.plan.noise_seed_is_known
-        started = seeds.of_run(backends.of(theta), seed, is_known=is_known)
-        zeros = jax.tree_util.tree_map(jnp.zeros_like, theta)
         return {
             "aggregate": theta,
-            "averager": self.averager.init(theta),
-            "iterate": theta,
-            "momentum": zeros if self._momentum else (),
-            "noise": self._mechanism.init(theta, started),
-            "round": jnp.asarray(0, jnp.int32),
+            "noise": self.mean.init(theta, seed),
+            "server": self.step.init(theta),
         }
 
     def next(self, state: State, batch: Sequence[np.ndarray]) -> Output:
@@ -155,7 +141,7 @@ class DPSGDProcess:
           ValueError: The plan has no step left.
         """
         self.steps_done(state)
-        micro = self.micro_batch(state["iterate"])
+        micro = self.micro_batch(state["aggregate"])
         count = len(batch[0])
         capacity = self.capacity(count, micro)
         if capacity not in self._compiled:
@@ -166,7 +152,7 @@ class DPSGDProcess:
 
     def steps_done(self, state: State) -> int:
         """Returns how many steps are done; refuses where none is left."""
-        if (done := int(state["round"])) >= self.plan.rounds:
+        if (done := int(states.round_of(state))) >= self.plan.rounds:
             raise ValueError(
                 f"the plan is for {self.plan.rounds} steps; {done} are done"
             )
@@ -191,51 +177,33 @@ class DPSGDProcess:
         """Returns the step: compiled as a whole, or apart from the lanes of its sum."""
         model, clip_norm = self.model, self.plan.clip_norm
 
-        def after(
-            state: State, total: ClippedSum, count: Count
-        ) -> tuple[State, Metrics]:
-            return self.stepped(state, total, self.noise(state), count)
-
         def whole(state: State, batch: Examples, count: Count) -> tuple[State, Metrics]:
             weights = state["aggregate"]
             total = model.summed(weights, batch, count, clip_norm, micro)
-            return after(state, total, count)
+            return self.stepped(state, total, count)
 
         if not model.by_core:
             return jax.jit(whole)
         add = laned_sum.LanedSum(model, clip_norm, micro)
-        compiled = jax.jit(after)
+        compiled = jax.jit(self.stepped)
 
         def apart(state: State, batch: Examples, count: int) -> tuple[State, Metrics]:
             return compiled(state, add(state["aggregate"], batch, count), count)
 
         return apart
 
-    # The parts of a step, for whoever compiles them with something else.
-
-    def noise(self, state: State) -> tuple[NoiseState, Weights]:
-        """Returns the noise's next state and the noise of a step, of deviation 1."""
-        return self._mechanism.next(state["noise"], state["aggregate"])
-
     def stepped(
-        self,
-        state: State,
-        total: ClippedSum,
-        noise: tuple[NoiseState, Weights],
-        count: Count,
+        self, state: State, total: ClippedSum, count: Count
     ) -> tuple[State, Metrics]:
-        """Returns the next state and the metrics, from the sum of `count` gradients."""
-        plan, (drawn, unit) = self.plan, noise
-        update = jax.tree_util.tree_map(
-            lambda g, z: (g + plan.noise_stddev * z) / plan.cohort_size,
-            total.gradients,
-            unit,
-        )
-        momentum, direction = server_step.direction(
-            state["momentum"], update, self._momentum, self._nesterov
-        )
-        iterate = jax.tree_util.tree_map(
-            lambda w, d: w - self._step_size * d, state[self._step_from], direction
+        """Returns the next state and the metrics, from the sum of `count` gradients.
+
+        For whoever compiles it with something else.
+        """
+        done = states.round_of(state)
+        summed = server.ClippedSum(total.gradients)
+        noise, update = self.mean.next(state["noise"], summed)
+        held, aggregate = self.step.next(
+            state["server"], state["aggregate"], update, done
         )
         squares = [jnp.vdot(leaf, leaf) for leaf in jax.tree_util.tree_leaves(update)]
         finite = jnp.maximum(count - total.non_finite, 1)
@@ -245,51 +213,7 @@ class DPSGDProcess:
             "non_finite": total.non_finite,
             "update_norm": jnp.sqrt(sum(squares)),
         }
-        moved = {
-            "iterate": iterate,
-            "momentum": momentum,
-            "noise": drawn,
-            "round": state["round"] + 1,
-        }
-        return self.averaged(state, moved), metrics
-
-    def averaged(self, state: State, moved: State) -> State:
-        """Returns `moved`, a state with its own iterate, with the average of it.
-
-        Args:
-          state: The state before, with the state of the averager.
-          moved: Holds the new iterate and all else that does not depend on averages.
-        """
-        averager, aggregate = self.averager.next(state["averager"], moved["iterate"])
-        return {**moved, "averager": averager, "aggregate": aggregate}
-
-    # What the training loop asks of a state.
-
-    @staticmethod
-    def iterate(state: State) -> Weights:
-        """Returns θ_t."""
-        return state["iterate"]
-
-    @staticmethod
-    def aggregate(state: State) -> Weights:
-        """Returns θ^AGG_t."""
-        return state["aggregate"]
-
-    @staticmethod
-    def without_noise(state: State) -> State:
-        """Returns a state whose secret is forgotten, for the last one of a run."""
-        kept = dict(state["noise"])
-        kept["seed"] = np.zeros_like(np.asarray(kept["seed"]))
-        return state | {"noise": kept}
-
-    @staticmethod
-    def sampling_seed(state: State) -> tuple[int, ...]:
-        """Returns the secret that batches are drawn with: that of the noise.
-
-        The sampler keys its own stream by it.
-        """
-        words = np.asarray(state["noise"]["seed"], np.uint32).view(np.uint64)
-        return tuple(words.tolist())
+        return {"aggregate": aggregate, "noise": noise, "server": held}, metrics
 
     @staticmethod
     def surroundings() -> JsonObject:

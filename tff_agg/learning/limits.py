@@ -1,6 +1,6 @@
 """A plan's limits, looked at before a round begins.
 
-The aggregation refuses a round beyond the plan and a cohort above it inside the
+The noisy mean refuses a round beyond the plan and a cohort above it inside the
 computation, whatever runs it. But it is the last part of a round: by then all clients
 have trained in vain. Here the same is asked of the arguments, when they are given.
 """
@@ -8,6 +8,7 @@ have trained in vain. Here the same is asked of the arguments, when they are giv
 import tensorflow_federated as tff
 
 from tff_agg.privacy import Plan
+from tff_agg.server import state as states
 
 
 class _WithinPlan(tff.framework.ConcreteComputation):
@@ -62,14 +63,15 @@ def check(plan: Plan, state: object, clients: object) -> None:
       # ValueError: the plan is for at most 4 clients per round; there were 5
     """
     if isinstance(state, tff.learning.templates.LearningAlgorithmState):
-        done = int(state.aggregator["round"])
+        done = int(states.round_of(state))
         if done >= plan.rounds:
             raise ValueError(
                 f"the plan ends after {plan.rounds} rounds; the state is after {done}. "
                 "Another round would spend more than was planned"
             )
-    if isinstance(clients, list | tuple) and len(clients) > plan.cohort_size:
+    most = plan.most_users
+    if most is not None and isinstance(clients, list | tuple) and len(clients) > most:
         raise ValueError(
-            f"the plan is for at most {plan.cohort_size} clients per round; there were "
+            f"the plan is for at most {most} clients per round; there were "
             f"{len(clients)}"
         )

@@ -1,37 +1,29 @@
 """The DP-FTRL learning process that trains on aggregated checkpoints.
 
-`build_dp_ftrl_process` puts a client's work, the private aggregation and the averaging
-finalizer together with TFF's own composer. The result is an ordinary
+A round is what the server sends, a client's work (train, clip), sums, and one call on
+the server (noisy mean, step, average). The result is an ordinary
 `tff.learning.templates.LearningProcess`, in MapReduce form, so that it runs wherever
 such processes run.
 """
 
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import TypeAlias
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg import averaging, backends
-from tff_agg.aliases import JsonObject, Structure
-from tff_agg.learning import aggregator as aggregators
-from tff_agg.learning import (
-    client_work,
-    finalizer,
-    group_work,
-    limits,
-    server_step,
-    trainers,
-    vectorized,
-)
+from tff_agg import averaging
+from tff_agg.aliases import JsonObject
+from tff_agg.learning import clipping, limits, server_side, trainers, vectorized
 from tff_agg.learning.tracing import graph_computation
 from tff_agg.noise import seeds
 from tff_agg.privacy import Plan
+from tff_agg.server import NoisyMean, ServerStep, momentum, server_step
+from tff_agg.server import state as states
 
 #: What can be trained: a model of TFF's, or local training of one's own.
-TrainableModel: TypeAlias = (
-    trainers.Model | trainers.LocalTrainer | group_work.GroupTrainer
-)
+TrainableModel: TypeAlias = trainers.Model | trainers.Trainer
 
 
 def build_dp_ftrl_process(
@@ -59,9 +51,10 @@ def build_dp_ftrl_process(
 
     The state is a `LearningAlgorithmState`. Its `global_model_weights` is θ^AGG, so
     that `process.get_model_weights(state)` is what clients are sent and what is to be
-    evaluated. `state.aggregator` holds the round and the noise, its secret seed
-    included: keep stored states readable by their owner only. `state.finalizer` holds
-    the iterate θ_t, the momentum, the averager's state and the round.
+    evaluated. `state.aggregator` is the state of the noisy mean: the round and the
+    noise, its secret seed included. Keep stored states readable by their owner only.
+    `state.finalizer` is the state of the server's step: the iterate θ_t and the states
+    of optimiser and averager. The functions of `tff_agg.server.state` find all this.
 
     The process keeps to the plan: a round beyond `plan.rounds` and more than
     `plan.cohort_size` clients are refused before any client works, and once more
@@ -77,12 +70,12 @@ def build_dp_ftrl_process(
     Args:
       model: A `tff.learning.models.FunctionalModel`, a function without arguments that
         returns a `tff.learning.models.VariableModel` (for instance from a Keras
-        model), a `LocalTrainer` or a `GroupTrainer`.
+        model), or a `Trainer`.
       plan: A `tff_agg.privacy.Plan`: clip norm, cohort size, rounds, mechanism, noise.
       averager: The checkpoint aggregation of `tff_agg.averaging`; by default the last
         checkpoint, which is plain DP-FTRL.
       client_optimizer: Any of `tff.learning.optimizers`, or a learning rate. Not for a
-        `LocalTrainer`, which has its own.
+        `Trainer`, which has its own.
       client_epochs: How many times a client goes through its data.
       server_learning_rate: The server's learning rate.
       server_momentum: The server's momentum, in [0, 1).
@@ -105,7 +98,8 @@ def build_dp_ftrl_process(
       grouped: The value of a client is a group of users, made by
         `grouping.group_batches`, who train side by side: `tff_agg.learning.vectorized`
         says for which models this is faster. Clip norm, cohort size and metrics are
-        about users all the same. For a `FunctionalModel`; a `GroupTrainer` always is.
+        about users all the same. For a `FunctionalModel`; a `Trainer` says itself how
+        many users it trains.
 
     Returns:
       A `DPFTRLProcess`, a `tff.learning.templates.LearningProcess` that describes
@@ -128,57 +122,28 @@ def build_dp_ftrl_process(
       state, metrics = process.next(state, client_datasets)
       weights = process.get_model_weights(state)
     """
-    averager = averaging.last() if averager is None else averager
-    server_step.check_step(server_learning_rate, server_momentum, nesterov, step_from)
+    clipping.check_on_non_finite(on_non_finite)
+    mean = server_side.mean_of(plan, noise_seed, noise_words)
+    step = server_step(
+        momentum(server_momentum, nesterov),
+        averager,
+        learning_rate=server_learning_rate,
+        step_from=step_from,
+    )
     trainer = _trainer(model, client_optimizer, client_epochs, grouped)
-    initial_weights = tff.tensorflow.computation(trainer.initial_weights)
-    weights_type = initial_weights.type_signature.result
-    factory = aggregators.DPFTRLSumFactory(
-        plan,
-        on_non_finite=on_non_finite,
-        noise_seed=noise_seed,
-        noise_words=noise_words,
-        grouped=isinstance(trainer, group_work.GroupTrainer),
-    )
-    work = (
-        group_work.build_group_work(trainer, on_non_finite=on_non_finite)
-        if isinstance(trainer, group_work.GroupTrainer)
-        else client_work.build_client_work(trainer, on_non_finite=on_non_finite)
-    )
-    composed = tff.learning.templates.compose_learning_process(
-        initial_weights,
-        tff.learning.templates.build_broadcast_process(weights_type),
-        work,
-        tff.aggregators.as_weighted_aggregator(factory).create(
-            work.next.type_signature.result.result.member.update,
-            tff.TensorType(np.float32),
-        ),
-        finalizer.build_averaging_finalizer(
-            weights_type,
-            averager,
-            learning_rate=server_learning_rate,
-            momentum=server_momentum,
-            nesterov=nesterov,
-            step_from=step_from,
-        ),
-    )
-    description: JsonObject = {
+    made = _compose(trainer, plan, mean, step, on_non_finite, noise_seed)
+    words = seeds.words_of(noise_seed, plan.noise_seed_is_known, noise_words)
+    made.description = {
         "plan": _describe_plan(plan),
-        "averager": averager.to_json(),
-        "server": {
-            "learning_rate": server_learning_rate,
-            "momentum": server_momentum,
-            "nesterov": nesterov,
-            "step_from": step_from,
-        },
+        "averager": step.averager.to_json(),
+        "server": step.to_json(),
         "clients": _describe_client(client_optimizer, client_epochs),
         "on_non_finite": on_non_finite,
         "noise_seed": "known" if plan.noise_seed_is_known else "secret",
-        "noise_generator": seeds.generator_name(factory.noise_words),
-        "weights": str(weights_type),
+        "noise_generator": seeds.generator_name(words),
+        "weights": str(made.get_model_weights.type_signature.result),
     }
-    next_fn = limits.within_plan(composed.next, plan)
-    return _starting_at_the_model(composed, averager, next_fn, description)
+    return made
 
 
 class DPFTRLProcess(tff.learning.templates.LearningProcess):
@@ -193,54 +158,137 @@ class DPFTRLProcess(tff.learning.templates.LearningProcess):
     description: JsonObject
 
 
-def _starting_at_the_model(
-    composed: tff.learning.templates.LearningProcess,
-    averager: averaging.Averager,
-    next_fn: tff.Computation,
-    description: JsonObject,
+def _compose(
+    trainer: trainers.Trainer,
+    plan: Plan,
+    mean: NoisyMean,
+    step: ServerStep,
+    on_non_finite: str,
+    noise_seed: seeds.Seed | None,
 ) -> DPFTRLProcess:
-    """Makes iterate and averager start at the model's own weights.
+    """Makes the process of its parts."""
 
-    A finalizer is initialized without the model, and a model may be initialized at
-    random: θ_0 has to be taken from the composed state, where it is known once.
-    """
-    state_type = composed.initialize.type_signature.result.member
+    def computation(
+        *types: tff.Type,
+    ) -> Callable[[Callable[..., object]], tff.Computation]:
+        if trainer.needs_graph:
+            return tff.tensorflow.computation(*types)
+        return graph_computation(*types)
 
-    def at_weights(state, weights):
-        restarted = finalizer.start_state(weights.trainable, averager, momentum=0.0)
-        kept = state.finalizer
-        return state._replace(
-            global_model_weights=weights,
-            finalizer=type(kept)(
-                iterate=restarted["iterate"],
-                momentum=kept["momentum"],
-                averager=restarted["averager"],
-                round=kept["round"],
-            ),
+    initial_weights = tff.tensorflow.computation(trainer.initial_weights)
+    weights_type = initial_weights.type_signature.result
+    data_type = tff.SequenceType(tff.types.tensorflow_to_type(trainer.element_spec))
+
+    # A function of its own, so that its assertion is run in a graph of TFF's, too.
+    @tf.function(autograph=False)
+    def clip(updates):
+        return clipping.clip_users(updates, plan.clip_norm, on_non_finite)
+
+    @computation(weights_type, data_type)
+    def work(weights, dataset):
+        updates, examples, metrics = trainer.update(weights, dataset)
+        updates = tf.nest.map_structure(
+            _with_users_axis, updates, tf.nest.map_structure(_shape, weights.trainable)
+        )
+        sums = clipping.summed_metrics(metrics, on_non_finite)
+        return clip(updates), tf.reduce_sum(tf.cast(examples, tf.float32)), sums
+
+    clipped_type, examples_type, metrics_type = work.type_signature.result
+    averaged = server_side.averaged(mean, server_side.dtypes_of(weights_type.trainable))
+
+    @graph_computation(weights_type)
+    def begin(weights):
+        like = server_side.zeros_of(clipped_type.total)
+        return tff.learning.templates.LearningAlgorithmState(
+            weights,
+            (),
+            (),
+            mean.init(like, noise_seed),
+            step.init(weights.trainable),
         )
 
-    set_model_weights = graph_computation(state_type, state_type.global_model_weights)(
-        at_weights
-    )
+    state_type = begin.type_signature.result
 
-    @graph_computation(state_type)
-    def start(state):
-        return at_weights(state, state.global_model_weights)
+    @tf.function(autograph=False)
+    def played(state, clipped):
+        """The server's part of a round."""
+        done = states.round_of(state)
+        users = clipped.counts["clients"]
+        noise, update = averaged(states.noise(state), clipped.total, users)
+        server, aggregate = step.next(
+            states.server(state), states.aggregate(state), update, done
+        )
+        state = states.replaced(state, aggregate=aggregate, noise=noise, server=server)
+        measured = clipping.measurements(plan, clipped.counts, clipped.largest)
+        norm = tf.linalg.global_norm(tf.nest.flatten(update))
+        return state, measured, norm
+
+    @computation(state_type, clipped_type, examples_type, metrics_type)
+    def finish(state, clipped, examples, metrics):
+        state, measured, norm = played(state, clipping.Clipped(*clipped))
+        final = OrderedDict(trainer.finalize_metrics(metrics))
+        measurements = OrderedDict(
+            distributor=(),
+            client_work=OrderedDict(train=final, num_examples=examples),
+            aggregator=measured,
+            finalizer=OrderedDict(update_norm=norm),
+        )
+        return state, measurements
 
     @tff.federated_computation
     def initialize():
-        return tff.federated_map(start, composed.initialize())
+        return tff.federated_map(begin, tff.federated_eval(initial_weights, tff.SERVER))
 
-    made = DPFTRLProcess(
-        initialize,
-        next_fn,
-        composed.get_model_weights,
-        set_model_weights,
-        get_hparams_fn=composed.get_hparams,
-        set_hparams_fn=composed.set_hparams,
+    @tff.federated_computation(
+        tff.FederatedType(state_type, tff.SERVER),
+        tff.FederatedType(data_type, tff.CLIENTS),
     )
-    made.description = description
-    return made
+    def next_round(state, client_data):
+        sent = tff.federated_broadcast(state.global_model_weights)
+        clipped, examples, metrics = tff.federated_map(work, (sent, client_data))
+        sums = clipping.Clipped(
+            tff.federated_sum(clipped.total),
+            tff.federated_sum(clipped.counts),
+            tff.federated_max(clipped.largest),
+        )
+        finished = tff.federated_map(
+            finish,
+            (
+                state,
+                tff.federated_zip(sums),
+                tff.federated_sum(examples),
+                tff.federated_sum(metrics),
+            ),
+        )
+        return tff.learning.templates.LearningProcessOutput(*finished)
+
+    @graph_computation(state_type)
+    def get_model_weights(state):
+        return state.global_model_weights
+
+    @graph_computation(state_type, weights_type)
+    def set_model_weights(state, weights):
+        moved = states.at_weights(state, step, weights.trainable)
+        return moved._replace(global_model_weights=weights)
+
+    return DPFTRLProcess(
+        initialize,
+        limits.within_plan(next_round, plan),
+        get_model_weights,
+        set_model_weights,
+    )
+
+
+def _shape(weight: tf.Tensor) -> tf.TensorShape:
+    return weight.shape
+
+
+def _with_users_axis(update: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns a client's updates; all but the number of its users is known of them."""
+    wanted = tf.TensorShape([None, *shape])
+    if update.shape.is_fully_defined() and wanted.is_compatible_with(update.shape):
+        return update
+    return tf.ensure_shape(update, wanted)
 
 
 def _describe_plan(plan: Plan) -> JsonObject:
@@ -261,7 +309,7 @@ def _describe_client(
 ) -> JsonObject:
     """What is known of the clients' training, as JSON values."""
     if optimizer is None:
-        return {"optimizer": "the LocalTrainer's own"}
+        return {"optimizer": "the Trainer's own"}
     if isinstance(optimizer, int | float):
         return {"optimizer": "sgd", "learning_rate": optimizer, "epochs": epochs}
     kept = {
@@ -277,19 +325,18 @@ def _trainer(
     client_optimizer: tff.learning.optimizers.Optimizer | float | None,
     client_epochs: int,
     grouped: bool,
-) -> trainers.LocalTrainer | group_work.GroupTrainer:
+) -> trainers.Trainer:
     """Makes a trainer of a model, or takes the one that was given."""
-    if isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
-        kind = type(model).__name__
+    if isinstance(model, trainers.Trainer):
         if client_optimizer is not None or client_epochs != 1:
             raise ValueError(
-                f"client_optimizer and client_epochs are for models; a {kind} has "
-                f"its own. Leave them out (got {client_optimizer!r}, {client_epochs!r})"
+                "client_optimizer and client_epochs are for models; a Trainer has its "
+                f"own. Leave them out (got {client_optimizer!r}, {client_epochs!r})"
             )
-        if grouped and isinstance(model, trainers.LocalTrainer):
+        if grouped:
             raise ValueError(
-                "grouped=True is for models; a LocalTrainer trains one client. Give a "
-                "GroupTrainer"
+                "grouped=True is for models; a Trainer says itself how many users it "
+                "trains"
             )
         return model
     epochs_are_whole = isinstance(client_epochs, int) and client_epochs >= 1
@@ -304,86 +351,3 @@ def _trainer(
         )
     make = vectorized.trainer_side_by_side if grouped else trainers.trainer_from_model
     return make(model, client_optimizer, client_epochs)
-
-
-def aggregate(state: tff.learning.templates.LearningAlgorithmState) -> Structure:
-    """Returns the trainable weights of θ^AGG_t, the model that clients are sent.
-
-    Example:
-      aggregate(process.initialize())
-    """
-    return state.global_model_weights.trainable
-
-
-def iterate(state: tff.learning.templates.LearningAlgorithmState) -> Structure:
-    """Returns the trainable weights of θ_t, the checkpoint the server stepped to.
-
-    Example:
-      iterate(process.initialize())
-    """
-    return state.finalizer["iterate"]
-
-
-def without_noise(
-    state: tff.learning.templates.LearningAlgorithmState,
-) -> tff.learning.templates.LearningAlgorithmState:
-    """Returns a state whose noise is forgotten: the seed and all buffers are zeros.
-
-    For the last state of a run. It cannot go on, and nobody who reads it can take the
-    noise off the models. The buffers are as secret as the seed: they are sums of the
-    very noise that was added.
-
-    Example:
-      without_noise(state).aggregator['noise']['seed']  # array([0, 0])
-    """
-    if "noise" not in state.aggregator:
-        return state
-    changed = type(state.aggregator)(state.aggregator)
-    noise = type(changed["noise"])(changed["noise"])
-    for key in ("seed", "buffers"):
-        if key in noise:
-            noise[key] = tf.nest.map_structure(
-                lambda leaf: np.zeros_like(np.asarray(leaf)), noise[key]
-            )
-    changed["noise"] = noise
-    return state._replace(aggregator=changed)
-
-
-def with_noise_seed(
-    state: tff.learning.templates.LearningAlgorithmState, seed: seeds.Seed
-) -> tff.learning.templates.LearningAlgorithmState:
-    """Returns a fresh state with another secret seed for its noise.
-
-    Args:
-      state: A state before its first round.
-      seed: As many integers of 64 bits as the state's own. Whoever knows them can take
-        the noise off again.
-
-    Raises:
-      ValueError: If the seed is none or of another length, the run has begun (its noise
-        is correlated over rounds and must go on with its seed), or the state's process
-        adds no noise.
-
-    Example:
-      state = with_noise_seed(process.initialize(), seed=(1, 2))
-    """
-    given = seeds.seed_in(backends.NUMPY, seed)
-    if "noise" not in state.aggregator:
-        raise ValueError("state belongs to a process without noise: it has no seed")
-    if (played := int(state.aggregator["round"])) != 0:
-        raise ValueError(
-            f"the noise seed can be set before the first round only; state is after "
-            f"{played} rounds"
-        )
-    noise = type(state.aggregator["noise"])(state.aggregator["noise"])
-    old = noise["seed"]
-    if np.shape(old) != np.shape(given):
-        raise ValueError(
-            f"seed must be {len(old)} integers of 64 bits, as the state's is, got "
-            f"{len(given)}; a plan with noise_seed_is_known=True starts with "
-            f"{seeds.KNOWN_WORDS}"
-        )
-    noise["seed"] = tf.constant(given) if tf.is_tensor(old) else given
-    changed = type(state.aggregator)(state.aggregator)
-    changed["noise"] = noise
-    return state._replace(aggregator=changed)

@@ -1,6 +1,6 @@
 """Local training: what a client does with the model it was sent.
 
-A `LocalTrainer` is the whole interface: four entries, all of them plain TensorFlow.
+A `Trainer` is the whole interface: functions of plain TensorFlow.
 Everything else that a round needs (clipping, summing, noise, the server step) is
 someone else's. `trainer_from_model` makes one from any model that TFF knows; a model
 with a faster hand-written update brings its own.
@@ -27,8 +27,16 @@ Metrics = Mapping[str, Structure]
 Step = Callable[[Structure, Structure], Structure]
 
 
-class LocalTrainer(NamedTuple):
+#: From weights and a dataset to (updates, examples, metrics).
+Update = Callable[[ModelWeights, tf.data.Dataset], tuple[Structure, tf.Tensor, Metrics]]
+
+
+class Trainer(NamedTuple):
     """A model's local training, as functions of tensors.
+
+    What TFF calls a client is one user, or a group of users who train side by side.
+    Either way all that `update` returns has a first axis of users. For one user its
+    length is known to be one while graphs are made, which makes it free: `one_user`.
 
     The functions must use TensorFlow ops only. `update` and `finalize_metrics` are
     traced as `tf.function` traces, without AutoGraph, and may create no variables.
@@ -38,12 +46,13 @@ class LocalTrainer(NamedTuple):
         `tf.data.Dataset`.
       initial_weights: Returns a `tff.learning.models.ModelWeights` of tensors or
         arrays; called once inside the process's `initialize`.
-      update: `(weights, dataset) -> (delta, num_examples, metrics)`. `weights` is a
-        `ModelWeights` of tensors. `delta` has the structure of `weights.trainable` and
-        is initial minus final weights (TFF's sign: the server subtracts it).
-        `num_examples` is a float32 scalar. `metrics` is an `OrderedDict` of (structures
-        of) tensors, sums over the client's examples, which are added up over clients.
-      finalize_metrics: Maps the metrics summed over all clients to an `OrderedDict` of
+      update: `(weights, dataset) -> (updates, examples, metrics)`, for every user.
+        `weights` is a `ModelWeights` of tensors. `updates` has the structure of
+        `weights.trainable` and is initial minus final weights (TFF's sign: the server
+        subtracts it). `examples` is how many there were. `metrics` is an
+        `OrderedDict` of (structures of) tensors, sums over the user's examples, which
+        are added up over users. A user without data has entries of zeros.
+      finalize_metrics: Maps the metrics summed over all users to an `OrderedDict` of
         final values.
       needs_graph: Whether `update` and `finalize_metrics` have to be traced right in
         the graph of a TFF computation, as models do that create variables. In such a
@@ -51,29 +60,45 @@ class LocalTrainer(NamedTuple):
         `tf.equal` and `tf.not_equal` there.
 
     Example:
-      trainer = LocalTrainer(
+      trainer = Trainer(
           element_spec=tf.TensorSpec([None], tf.float32),
           initial_weights=lambda: ModelWeights((tf.zeros([]),), ()),
-          update=one_step_towards_the_mean,
+          update=one_user(one_step_towards_the_mean),
           finalize_metrics=lambda sums: sums,
       )
     """
 
     element_spec: Specs
     initial_weights: Callable[[], ModelWeights]
-    update: Callable[
-        [ModelWeights, tf.data.Dataset], tuple[Structure, tf.Tensor, Metrics]
-    ]
+    update: Update
     finalize_metrics: Callable[[Metrics], Metrics]
     needs_graph: bool = False
+
+
+def one_user(update: Update) -> Update:
+    """Gives what a function returns of one user an axis of users, of length one.
+
+    Example:
+      Trainer(spec, initial_weights, one_user(update), finalize_metrics)
+    """
+
+    def with_axis(
+        weights: ModelWeights, dataset: tf.data.Dataset
+    ) -> tuple[Structure, tf.Tensor, Metrics]:
+        # Another view of the same memory.
+        return tf.nest.map_structure(
+            lambda leaf: tf.expand_dims(leaf, 0), update(weights, dataset)
+        )
+
+    return with_axis
 
 
 def trainer_from_model(
     model: Model,
     client_optimizer: tff.learning.optimizers.Optimizer | float,
     epochs: int = 1,
-) -> LocalTrainer:
-    """Makes a `LocalTrainer` that runs a client optimizer over a client's batches.
+) -> Trainer:
+    """Makes a `Trainer` that runs a client optimizer over a client's batches.
 
     Args:
       model: A `tff.learning.models.FunctionalModel` (for instance from
@@ -85,9 +110,9 @@ def trainer_from_model(
       epochs: How many times a client goes through its data.
 
     Returns:
-      A `LocalTrainer`. Its metrics are the model's own; a functional model without a
-      metric called `loss` gets one, the mean of the batch losses weighted by their
-      examples.
+      A `Trainer` of one user. Its metrics are the model's own; a functional model
+      without a metric called `loss` gets one, the mean of the batch losses weighted
+      by their examples.
 
     Raises:
       TypeError: If `model` is neither of the two or `client_optimizer` is no optimizer.
@@ -139,11 +164,11 @@ class FunctionalTraining(NamedTuple):
     """The parts of training a functional model, for one user.
 
     Attributes:
-      initial_weights: As in `LocalTrainer`.
+      initial_weights: As in `Trainer`.
       start: `weights -> state` before the first batch.
       step: `(state, batch) -> state`.
       outcome: `(weights, state) -> (delta, num_examples, metrics)`.
-      finalize: As `finalize_metrics` in `LocalTrainer`.
+      finalize: As `finalize_metrics` in `Trainer`.
     """
 
     initial_weights: Callable[[], ModelWeights]
@@ -231,7 +256,7 @@ def _functional_trainer(
     model: tff.learning.models.FunctionalModel,
     optimizer: tff.learning.optimizers.Optimizer,
     epochs: int,
-) -> LocalTrainer:
+) -> Trainer:
     """Training of a model whose weights are arguments."""
     training = functional_training(model, optimizer, epochs)
 
@@ -244,8 +269,12 @@ def _functional_trainer(
         )
         return training.outcome(weights, final)
 
-    return LocalTrainer(
-        model.input_spec, training.initial_weights, update, training.finalize, True
+    return Trainer(
+        model.input_spec,
+        training.initial_weights,
+        one_user(update),
+        training.finalize,
+        needs_graph=True,
     )
 
 
@@ -253,7 +282,7 @@ def _variable_trainer(
     model_fn: Callable[[], tff.learning.models.VariableModel],
     optimizer: tff.learning.optimizers.Optimizer,
     epochs: int,
-) -> LocalTrainer:
+) -> Trainer:
     """Training of a model that owns variables, built anew in every graph."""
     with tf.Graph().as_default():
         model = model_fn()
@@ -317,7 +346,7 @@ def _variable_trainer(
     def finalize(sums):
         return OrderedDict((name, finalizers[name](sums[name])) for name in finalizers)
 
-    return LocalTrainer(element_spec, initial_weights, update, finalize, True)
+    return Trainer(element_spec, initial_weights, one_user(update), finalize, True)
 
 
 def features_and_labels(batch: Structure) -> tuple[Structure, Structure]:

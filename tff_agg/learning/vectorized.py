@@ -19,8 +19,7 @@ import tensorflow_federated as tff
 
 from tff_agg.aliases import Structure
 from tff_agg.learning import grouping, trainers
-from tff_agg.learning.group_work import GroupTrainer
-from tff_agg.learning.trainers import ModelWeights
+from tff_agg.learning.trainers import ModelWeights, Trainer
 
 MOST_PARAMETERS = 200_000
 
@@ -54,8 +53,8 @@ def trainer_side_by_side(
     model: tff.learning.models.FunctionalModel,
     client_optimizer: tff.learning.optimizers.Optimizer | float,
     epochs: int = 1,
-) -> GroupTrainer:
-    """Makes a `GroupTrainer` that gives each user what `trainer_from_model` gives it.
+) -> Trainer:
+    """Makes a `Trainer` of groups; users get what `trainer_from_model` gives them.
 
     Updates and metrics are equal to float precision. It works with every functional
     model; `pays` says for which it is faster.
@@ -68,7 +67,7 @@ def trainer_side_by_side(
       epochs: How many times a user goes through its data.
 
     Returns:
-      A `GroupTrainer` whose datasets are those of `grouping.group_batches`.
+      A `Trainer` whose datasets are those of `grouping.group_batches`.
 
     Raises:
       TypeError: If `model` is no functional model.
@@ -99,7 +98,7 @@ def trainer_side_by_side(
         )
         return deltas, examples, sums
 
-    return GroupTrainer(
+    return Trainer(
         grouping.group_spec(model.input_spec),
         training.initial_weights,
         update,

@@ -45,8 +45,8 @@ class NoisyMean(NamedTuple):
         a ValueError, or fails in a graph of TensorFlow; in a trace of JAX, which cannot
         raise, the mean becomes NaN.
 
-    The state holds the round, which nobody else counts, and, where there is noise, what
-    the mechanism keeps, its secret seed included.
+    The state holds the round, which nobody else counts, and, where there is noise or
+    batches are drawn by chance, what the mechanism keeps, its secret seed included.
     """
 
     init: _Init
@@ -72,12 +72,14 @@ def noisy_mean(plan: Plan, words: int | None = None) -> NoisyMean:
       state, update = mean.next(state, ClippedSum(total, users=len(cohort)))
     """
     stddev = float(plan.noise_stddev)
+    # Batches that are drawn by chance are drawn with the seed, noise or not.
+    has_seed = stddev > 0 or plan.most_users is None
     over = f"the plan ends after {plan.rounds} rounds; another would spend more"
     many = f"the plan is for at most {plan.most_users} clients per round"
 
     def init(like: Structure, seed: seeds.Seed | None = None) -> State:
         backend = backends.of(like)
-        if not stddev:
+        if not has_seed:
             return {"round": backend.constant(0, np.int64)}
         known = plan.noise_seed_is_known
         started = seeds.of_run(backend, seed, is_known=known, words=words)
@@ -101,7 +103,8 @@ def noisy_mean(plan: Plan, words: int | None = None) -> NoisyMean:
             state, noise = plan.mechanism.next(state, total)
             total = backends.combine(backend, [(1.0, total), (stddev, noise)])
         else:
-            state = {"round": backend.constant(state["round"] + 1, np.int64)}
+            after = backend.constant(state["round"] + 1, np.int64)
+            state = {**state, "round": after}
 
         def divided(leaf: Array) -> Array:
             return backend.cast(leaf / plan.cohort_size, structure.dtype_of(leaf))

@@ -29,7 +29,7 @@ class State(TypedDict):
       server: The state of the server's step.
     """
 
-    aggregate: Structure
+    aggregate: Any
     noise: NoiseState
     server: steps.State
 
@@ -37,7 +37,7 @@ class State(TypedDict):
 class _Parts(NamedTuple):
     """A state's parts, from whichever container."""
 
-    aggregate: Structure
+    aggregate: Any
     noise: Any
     server: Any
 
@@ -73,12 +73,12 @@ def replaced(state: AnyState, **parts: Any) -> AnyState:
     return held._replace(**given)
 
 
-def aggregate(state: Any) -> Structure:
+def aggregate(state: Any) -> Any:
     """Returns θ^AGG_t, the weights that updates are computed at."""
     return _parts(state).aggregate
 
 
-def iterate(state: Any) -> Structure:
+def iterate(state: Any) -> Any:
     """Returns θ_t, the weights that the server stepped to."""
     return _parts(state).server["iterate"]
 

@@ -55,7 +55,7 @@ def momentum(decay: float = 0.0, nesterov: bool = False) -> Optimiser:
       array([1.5])
     """
     if not 0 <= decay < 1:
-        raise ValueError(f"momentum must be in [0, 1), got {decay!r}")
+        raise ValueError(f"the server's momentum must be in [0, 1), got {decay!r}")
     if nesterov and not decay:
         raise ValueError("nesterov=True needs a momentum above 0, got 0")
 
@@ -87,7 +87,7 @@ class State(TypedDict):
     """
 
     averager: Any
-    iterate: Structure
+    iterate: Any
     optimiser: Structure
 
 
@@ -214,7 +214,8 @@ def server_step(
     """
     if not 0 < learning_rate < math.inf:
         raise ValueError(
-            f"learning_rate must be positive and finite, got {learning_rate!r}"
+            "the server's learning_rate must be positive and finite, got "
+            f"{learning_rate!r}"
         )
     if step_from not in STEP_FROM_CHOICES:
         raise ValueError(

@@ -11,8 +11,9 @@ from tff_agg.experiment.build.base import Build
 from tff_agg.experiment.build.compiled import Compiled
 from tff_agg.experiment.build.dp_ftrl import FederatedBuild
 from tff_agg.experiment.build.dp_sgd import SampledBuild
-from tff_agg.experiment.build.process import Cohort, Process, by_state, parts_of_state
+from tff_agg.experiment.build.process import Cohort, Process
 from tff_agg.experiment.task import ExampleTask, Task, UserTask
+from tff_agg.server import state as states
 
 __all__ = ["Build", "Cohort", "Compiled", "Passed", "Process", "build", "rounds"]
 
@@ -57,8 +58,8 @@ def rounds(build: Build[Any]) -> Iterator[Passed]:
     from tff_agg import runtime
 
     with build.running():
-        process, parts = build.process, parts_of_state(build.process)
-        clients_of, state = by_state(build.cohort, process), build.initialize()
+        process, clients_of = build.process, build.clients_of
+        state = build.initialize()
 
         def named(weights: Structure) -> Weights:
             if isinstance(weights, dict):
@@ -70,5 +71,5 @@ def rounds(build: Build[Any]) -> Iterator[Passed]:
             with runtime.balancing_lanes(clients.costs):
                 state = process.next(state, list(clients.data)).state
             yield Passed(
-                number + 1, named(parts.iterate(state)), named(parts.aggregate(state))
+                number + 1, named(states.iterate(state)), named(states.aggregate(state))
             )

@@ -4,11 +4,11 @@ import abc
 import contextlib
 import functools
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from tff_agg import fields, privacy
 from tff_agg.aliases import JsonObject, Structure
-from tff_agg.experiment.build.process import Cohort, Process
+from tff_agg.experiment.build.process import Cohort, Process, by_state
 from tff_agg.experiment.task import Task
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ class Build(abc.ABC, Generic[T]):
       task: The task, bound to its configuration.
       compiled: Where processes are shared.
     """
+
+    #: Whether clients are drawn by chance, with the secret that is in a run's state.
+    is_drawn: ClassVar[bool] = False
 
     def __init__(self, task: T, compiled: "Compiled"):
         """Builds nothing yet."""
@@ -52,7 +55,12 @@ class Build(abc.ABC, Generic[T]):
     @functools.cached_property
     @abc.abstractmethod
     def cohort(self) -> Callable[..., Cohort]:
-        """Returns the clients of a round, a pure function; see `process.by_state`."""
+        """Returns the clients of a round, a pure function; see `clients_of`."""
+
+    @property
+    def clients_of(self) -> Callable[[int, Structure], Cohort]:
+        """Returns the clients of a round by its number and the state before it."""
+        return by_state(self.cohort, self.is_drawn)
 
     @functools.cached_property
     def process(self) -> Process:

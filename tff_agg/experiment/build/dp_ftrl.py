@@ -14,6 +14,7 @@ from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.task import UserTask
 from tff_agg.noise import seeds
+from tff_agg.server import state as states
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -65,11 +66,11 @@ class FederatedBuild(Build[UserTask]):
 
     def build_process(self) -> "tff.learning.templates.LearningProcess":
         """Builds the TFF process."""
-        from tff_agg.learning import group_work, process, trainers
+        from tff_agg.learning import process, trainers
 
         config, model = self.task.config, self.task.model()
         local: ClientArguments = {}
-        if not isinstance(model, trainers.LocalTrainer | group_work.GroupTrainer):
+        if not isinstance(model, trainers.Trainer):
             local = {
                 "client_optimizer": config.client_learning_rate,
                 "client_epochs": config.local_epochs,
@@ -125,12 +126,10 @@ def first_state(
     """
     import tensorflow_federated as tff
 
-    from tff_agg.learning import process as process_lib
-
     state = process.initialize()
     state = process.set_model_weights(
         state, tff.learning.models.ModelWeights(tuple(weights.values()), ())
     )
-    if known_seed is not None and "noise" in state.aggregator:
-        state = process_lib.with_noise_seed(state, (known_seed, 0))
+    if known_seed is not None and states.seed_of(state) is not None:
+        state = states.with_noise_seed(state, (known_seed, 0))
     return state

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class SampledBuild(Build[ExampleTask]):
     """All that a run of DP-SGD needs."""
 
+    is_drawn = True
+
     @functools.cached_property
     def plan(self) -> privacy.Plan:
         """The plan of DP-SGD; finds the noise where ε was given."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tff_agg.aliases import Json, Structure
+from tff_agg.server import state as states
 
 
 class Output(Protocol):
@@ -29,22 +30,6 @@ class Process(Protocol):
     @property
     def next(self) -> Callable[..., Output]:
         """Computes a round, from the state before it and a list of clients' data."""
-
-
-class StateParts(Protocol):
-    """What finds θ, θ^AGG and the noise in a state."""
-
-    @property
-    def iterate(self) -> Callable[[Any], Structure]:
-        """Returns θ."""
-
-    @property
-    def aggregate(self) -> Callable[[Any], Structure]:
-        """Returns θ^AGG."""
-
-    @property
-    def without_noise(self) -> Callable[[Any], Structure]:
-        """Returns a state whose noise is forgotten."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,22 +71,22 @@ class Cohort(NamedTuple):
 
 
 def by_state(
-    cohort: Callable[..., Cohort], process: Process
+    cohort: Callable[..., Cohort], is_drawn: bool
 ) -> Callable[[int, Structure], Cohort]:
     """Returns the clients of a round by its number and the state before it.
 
-    Where batches are drawn with a secret, the secret is in the state.
+    Args:
+      cohort: The clients of a round by its number; where they are drawn by chance, by
+        its number and a secret seed.
+      is_drawn: Whether they are. The secret is that of the noise, in the state.
     """
-    seed_of = getattr(process, "sampling_seed", None)
-    if seed_of is None:
+    if not is_drawn:
         return lambda number, state: cohort(number)
-    return lambda number, state: cohort(number, seed_of(state))
 
+    def drawn(number: int, state: Structure) -> Cohort:
+        seed = states.seed_of(state)
+        if seed is None:
+            raise ValueError("state has no seed for clients to be drawn with")
+        return cohort(number, tuple(seed.tolist()))
 
-def parts_of_state(process: Any) -> StateParts:
-    """Returns what finds θ, θ^AGG and the noise in a state of the process."""
-    if hasattr(process, "without_noise"):
-        return process
-    from tff_agg.learning import process as process_lib
-
-    return process_lib
+    return drawn

@@ -17,6 +17,8 @@ from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRun
 from tff_agg.experiment.task import Task, UserTask
 from tff_agg.privacy import Plan
+from tff_agg.server import momentum, server_step
+from tff_agg.server import state as states
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff
@@ -27,7 +29,6 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
 
     What it starts is ended when `stack` is closed.
     """
-    from tff_agg.audit import threats
     from tff_agg.experiment.build import Compiled, dp_ftrl
     from tff_agg.learning import process as processes
     from tff_agg.learning import trainers
@@ -43,13 +44,13 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     task = run.task.with_config(config)
     built = dp_ftrl.FederatedBuild(task, stack.enter_context(Compiled()))
     trainer: Any = task.model()
-    if not isinstance(trainer, trainers.LocalTrainer):
+    if not isinstance(trainer, trainers.Trainer):
         trainer = trainers.trainer_from_model(
             trainer, config.client_learning_rate, config.local_epochs
         )
 
     def build(
-        trainer: trainers.LocalTrainer, plan: Plan, learning_rate: float
+        trainer: trainers.Trainer, plan: Plan, learning_rate: float
     ) -> "tff.learning.templates.LearningProcess":
         return processes.build_dp_ftrl_process(
             trainer,
@@ -62,16 +63,14 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
         process: "tff.learning.templates.LearningProcess", seed: tuple[int, int] | None
     ) -> Structure:
         state = dp_ftrl.first_state(process, task.initial_weights(), None)
-        return state if seed is None else processes.with_noise_seed(state, seed)
+        return state if seed is None else states.with_noise_seed(state, seed)
 
     return Subject(
         plan=built.plan,
-        learning_rate=config.server_learning_rate,
-        server=threats.ServerStep(
-            scale=1.0,
-            momentum=config.server_momentum,
-            nesterov=config.nesterov,
-            averager=config.build_averager(),
+        server=server_step(
+            momentum(config.server_momentum, config.nesterov),
+            config.build_averager(),
+            learning_rate=config.server_learning_rate,
             step_from=config.step_from,
         ),
         trainer=trainer,

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from tff_agg import privacy
 from tff_agg.experiment.build import Build, Compiled, build, needs
-from tff_agg.experiment.build.process import by_state
 from tff_agg.experiment.run import recording
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task
@@ -114,7 +113,7 @@ def _time_rounds(built: Build[Any], clock: Callable[[], float]) -> tuple[float, 
     """Returns the seconds of a first round and of one after it."""
     # A known seed is the run's own: rounds that are thrown away get another.
     state = built.initialize(throw_away=True)
-    clients_of = by_state(built.cohort, built.process)
+    clients_of = built.clients_of
     seconds = []
     for number in (0, min(1, built.plan.rounds - 1)):
         begin = clock()

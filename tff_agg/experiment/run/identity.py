@@ -48,7 +48,7 @@ class Identity:
         so that it changes when the sampler's code draws others.
       data: A digest of all clients' data.
       model: What the process does not know of itself, as JSON values: the
-        architecture, the initial weights, a `LocalTrainer`'s settings.
+        architecture, the initial weights, a `Trainer`'s settings.
       process: What the process says of itself (plan with the mechanism's parameters,
         optimisers, averager), as JSON values. The training loop fills it in from
         `process.description`; give it for processes that have none.

@@ -23,7 +23,6 @@ from tff_agg.experiment.build.process import (
     NotChecked,
     Process,
     by_state,
-    parts_of_state,
 )
 from tff_agg.experiment.run import identity as identities
 from tff_agg.experiment.run import read_ahead
@@ -31,6 +30,7 @@ from tff_agg.experiment.run.identity import IdentityError
 from tff_agg.experiment.run.ledger import Entry, History, Ledger, ResumeError
 from tff_agg.experiment.run.resume import ReleasedRoundError, begin, refuse_other
 from tff_agg.experiment.run.run_folder import RunFolder
+from tff_agg.server import state as states
 
 __all__ = [
     "Cohort",
@@ -70,6 +70,7 @@ def train(
     folder: RunFolder,
     rounds: int,
     cohort: Callable[..., Cohort],
+    is_drawn: bool = False,
     weight_names: Sequence[str] | None = None,
     initialize: Callable[[], Structure] | None = None,
     surroundings: Mapping[str, Json] | None = None,
@@ -85,15 +86,17 @@ def train(
 
     Args:
       process: A process of `tff_agg.build_dp_ftrl_process`, where the runtime to use is
-        set; or one that says itself what is in its states, as a `DPSGDProcess` does.
+        set; or another whose states are those of `tff_agg.server.state`, as a
+        `DPSGDProcess`'s are.
       identity: What the run is. It is stored before any noise is drawn; a run goes on
         only under the same one.
       folder: The run's folder: its ledger and its checkpoints. The run goes on from the
         newest whole state.
       rounds: Go on until so many rounds are done; at most the plan's.
-      cohort: The clients of round t = 0, 1, …: a pure function of t; where the process
-        has a `sampling_seed`, of t and that secret. The next round's are read while
-        one is computed, in another thread.
+      cohort: The clients of round t = 0, 1, …: a pure function of t. The next round's
+        are read while one is computed, in another thread.
+      is_drawn: Whether clients are drawn by chance. Then `cohort` is a function of t
+        and a secret, the seed in the state.
       weight_names: What to call the trainable weights in checkpoints, in their order;
         by default their places in the model's structure.
       initialize: Makes the state of round 0; the process's own by default.
@@ -113,7 +116,6 @@ def train(
     """
     from tff_agg import runtime
 
-    parts = parts_of_state(process)
     facts = identity.facts(process)
     planned = _planned_rounds(facts, rounds)
     if surroundings is None:
@@ -125,7 +127,7 @@ def train(
     if not saved:
         # Before any noise is drawn: a run that dies in its first rounds must find the
         # same secret seed again.
-        saving = _prepare(store, process, state, weight_names)
+        saving = _prepare(store, state, weight_names)
         _commit(store, book, history, saving, {"round": 0, "released": saving.released})
     else:
         # What the last process may have left undone.
@@ -136,7 +138,7 @@ def train(
     unreported = done == history.last and done not in history.reported
     if on_round is not None and done > 0 and unreported:
         book.add_reported(done, on_round(_stored_report(history.rounds[done], store)))
-    with read_ahead.ReadAhead(by_state(cohort, process), rounds) as clients_of:
+    with read_ahead.ReadAhead(by_state(cohort, is_drawn), rounds) as clients_of:
         while done < rounds:
             start = time.monotonic()
             clients = clients_of(done, state)
@@ -155,8 +157,8 @@ def train(
             state = output.state
             done += 1
             if done == planned:
-                state = parts.without_noise(state)
-            saving = _prepare(store, process, state, weight_names)
+                state = states.without_noise(state)
+            saving = _prepare(store, state, weight_names)
             metrics = _numbers(output.metrics) | dict(clients.facts)
             record |= {"released": saving.released, "metrics": metrics}
             refuse_other(known, record)
@@ -199,12 +201,11 @@ class _Saving(NamedTuple):
 
 def _prepare(
     store: checkpoints.CheckpointStore,
-    process: Process,
     state: Structure,
     names: Sequence[str] | None,
 ) -> _Saving:
     """Digests weights and state, to be compared with the ledger and saved."""
-    items = stored_items(process, state, names)
+    items = stored_items(state, names)
     prepared = store.prepare(items)
     same = prepared.digests["iterate"] == prepared.digests["aggregate"]
     iterate, aggregate = items["iterate"], items["aggregate"]
@@ -212,12 +213,11 @@ def _prepare(
 
 
 def stored_items(
-    process: Process, state: Structure, names: Sequence[str] | None = None
+    state: Structure, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Returns what the store is to hold of a state.
 
     Args:
-      process: Whose state it is.
       state: The state.
       names: What to call the weights, in their order.
 
@@ -225,15 +225,14 @@ def stored_items(
       'iterate' and 'aggregate' by name, and 'state', the arrays of all of it. An array
       that is in several of them is one object.
     """
-    parts = parts_of_state(process)
     leaves = {id(leaf): np.asarray(leaf) for leaf in tree.flatten(state)}
 
     def as_array(leaf: Any) -> np.ndarray:
         return leaves[id(leaf)] if id(leaf) in leaves else np.asarray(leaf)
 
     return {
-        "iterate": _named(parts.iterate(state), names, as_array),
-        "aggregate": _named(parts.aggregate(state), names, as_array),
+        "iterate": _named(states.iterate(state), names, as_array),
+        "aggregate": _named(states.aggregate(state), names, as_array),
         "state": [as_array(leaf) for leaf in tree.flatten(state)],
     }
 

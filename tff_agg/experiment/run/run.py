@@ -106,6 +106,7 @@ def _train(
         folder=folder,
         rounds=rounds,
         cohort=built.cohort,
+        is_drawn=built.is_drawn,
         weight_names=task.weight_names,
         initialize=built.initialize,
         surroundings=identity.surroundings(packages) | _own_surroundings(process),
