@@ -137,6 +137,12 @@ def keras_training(config, weights, rows, learning_rate, batch_size, epochs):
     return net.get_weights()
 
 
+def trained(work, weights, dataset):
+    """What the local training of one user returns."""
+    result = work.update(weights, dataset)
+    return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), result)
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_local_training_is_that_of_keras(epochs):
     lengths = np.random.default_rng(1).integers(2, SMALL.row_length + 1, 23)
@@ -145,7 +151,7 @@ def test_local_training_is_that_of_keras(epochs):
     expected = keras_training(SMALL, weights, rows, 0.5, 4, epochs)
     work = local_training.packed_trainer(SMALL, 0.5, batch_size=4, epochs=epochs)
     start = work.initial_weights()._replace(trainable=tuple(weights))
-    delta, count, sums = work.update(start, tf.data.Dataset.from_tensors(rows))
+    delta, count, sums = trained(work, start, tf.data.Dataset.from_tensors(rows))
     assert count == 23
     assert sums["tokens"] == epochs * (lengths - 1).sum()
     for old, change, new in zip(weights, delta, expected, strict=True):
@@ -169,7 +175,7 @@ def test_a_client_without_predictions_changes_nothing(lengths):
     rows = random_rows(SMALL, lengths)
     work = local_training.packed_trainer(SMALL, 0.5)
     start = work.initial_weights()
-    delta, count, sums = work.update(start, tf.data.Dataset.from_tensors(rows))
+    delta, count, sums = trained(work, start, tf.data.Dataset.from_tensors(rows))
     assert count == len(lengths)
     for change in tf.nest.flatten(delta):
         np.testing.assert_array_equal(change, np.zeros(change.shape))
@@ -180,7 +186,7 @@ def test_a_client_without_predictions_changes_nothing(lengths):
 def test_an_empty_dataset_changes_nothing():
     work = local_training.packed_trainer(SMALL, 0.5)
     empty = tf.data.Dataset.from_tensors(random_rows(SMALL, [3])).take(0)
-    delta, count, _ = work.update(work.initial_weights(), empty)
+    delta, count, _ = trained(work, work.initial_weights(), empty)
     assert count == 0
     assert all(np.all(change == 0) for change in tf.nest.flatten(delta))
 

@@ -44,7 +44,7 @@ def test_a_round_is_the_mean_of_the_clients_updates():
     start = work.initial_weights()._replace(
         trainable=tuple(tf.constant(w) for w in before)
     )
-    deltas = [work.update(start, dataset)[0] for dataset in data]
+    deltas = [[leaf[0] for leaf in work.update(start, dataset)[0]] for dataset in data]
     for old, new, *parts in zip(before, after, *deltas, strict=True):
         mean = np.sum([part.numpy() for part in parts], axis=0) / 3
         assert np.abs(mean).max() > 1e-4
