@@ -37,10 +37,10 @@ notebooks: install ## run the notebooks
 	@$(PYTEST) --nbmake --nbmake-timeout=300 notebooks
 
 demo: install ## train on embedded data, compare, print a table, draw a picture
-	@$(PY) -m stackoverflow.demo --out=results/demo --settings="periodic shift"
+	@$(PY) -m stackoverflow study demo --settings="periodic shift"
 
 demo-full: install ## the same, and without the shift as well
-	@$(PY) -m stackoverflow.demo --out=results/demo
+	@$(PY) -m stackoverflow study demo
 
 bench: install ## the ratios that the documentation quotes, at short sizes: about 10 minutes
 	@sh tools/bench.sh short

@@ -10,7 +10,7 @@ filter of the updates. For a quadratic loss of curvature h everything about it i
 
     python -m benchmarks.training_average --out=results/training_average
 
-What runs show, with and without momentum, is in `benchmarks.demo_search`.
+What runs show, with and without momentum, is in `stackoverflow.studies.demo_search`.
 """
 
 import functools

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-STUDIES: Mapping[str, str] = {"fair": "stackoverflow.studies.fair"}
+STUDIES: Mapping[str, str] = {
+    name: f"{__name__}.{name}" for name in ("demo", "demo_search", "fair")
+}
 
 
 def subcommands(task: type) -> Mapping[str, str]:

@@ -10,8 +10,6 @@ this folder compare what the studies give today, digit for digit.
 # mypy: ignore-errors
 
 import csv
-import dataclasses
-import hashlib
 import io
 import pathlib
 import sys
@@ -34,69 +32,6 @@ def write(path: pathlib.Path, rows: list[Row]) -> None:
 def row(line, seed, split, number, metric, value) -> Row:
     text = repr(float(value)) if isinstance(value, int | float) else str(value)
     return (line, seed, split, str(number), metric, text)
-
-
-# The demo: runs that are saved.
-
-
-def demo(tmp: pathlib.Path) -> Iterator[Row]:
-    from stackoverflow import demo as old
-    from stackoverflow import demo_runs
-    from stackoverflow.data import prepared
-
-    config = demo_runs.DemoConfig(out=str(tmp), seeds=2, rounds=40, users=2600)
-    config = dataclasses.replace(config, settings="periodic shift")
-    store = prepared.ensure_store(
-        "synthetic", None, str(tmp / "data"), users=config.users, words=config.words
-    )
-    results, _ = old.gather(config, store)
-    for (setting, method), curves in results.items():
-        line = f"{setting}: {method}"
-        for seed, curve in enumerate(curves):
-            yield row(line, seed, "test", "mean", "accuracy", curve.test)
-            for number, value in zip(curve.rounds, curve.validation, strict=True):
-                yield row(line, seed, "heldout", number, "accuracy", value)
-    for folder in sorted((tmp / "runs").iterdir()):
-        yield from released(folder.name, folder, (0, 1, 20, 40))
-
-
-def released(name: str, folder: pathlib.Path, rounds: tuple[int, ...]) -> Iterator[Row]:
-    """Digests of what a saved run has released, whatever the run calls them."""
-    from tff_agg.checkpoints import CheckpointStore
-
-    store = CheckpointStore(folder / "checkpoints")
-    for number in rounds:
-        for series in ("iterate", "aggregate"):
-            digest = hashlib.sha256()
-            weights = store.load(number, series)
-            for value in weights.values():
-                digest.update(value.tobytes())
-            yield row(f"released {name}", 0, "", number, series, digest.hexdigest())
-
-
-def demo_search(tmp: pathlib.Path) -> Iterator[Row]:
-    from benchmarks import demo_search as old
-    from stackoverflow import demo_runs
-    from stackoverflow.data import prepared
-    from tff_agg.experiment.build import Compiled
-
-    sizes = demo_runs.DemoConfig(out=str(tmp), seeds=2, rounds=40, users=2600)
-    store = prepared.ensure_store(
-        "synthetic", None, str(tmp / "data"), users=sizes.users, words=sizes.words
-    )
-    for arm, number in (("baseline", 3), ("UTA_tr", 3)):
-        candidate = old.GRIDS[arm][number]
-        with Compiled() as cache:
-            for seed in (100, 101):
-                config = dataclasses.replace(
-                    sizes.sizes(store, "periodic shift", seed),
-                    test_examples=0,
-                    **candidate,
-                )
-                both = old.score(config, cache)
-                for use, value in zip(("broadcast", "UTA_inf"), both, strict=True):
-                    line = f"{arm} {old.in_words(candidate)}: {use}"
-                    yield row(line, seed, "heldout", "mean", "accuracy", value / 100)
 
 
 # The fair comparison: runs in memory.
@@ -339,7 +274,7 @@ def _candidate(found: dict[str, Any]) -> str:
 
 
 STUDIES = {
-    one.__name__: one for one in (demo, demo_search, fair, paper, evaluate, cifar, pcvr)
+    one.__name__: one for one in (fair, paper, evaluate, cifar, pcvr)
 }
 
 

@@ -1,5 +1,6 @@
 """Ways to use checkpoints: from their text to their weights and their scores."""
 
+import functools
 import math
 
 import numpy as np
@@ -152,6 +153,27 @@ def test_every_method_is_scored_at_every_round():
     assert found["opa:2@5", 24] == expected
     assert found["opa:1", 24] == found["omv:1", 24]
     assert [p for p in progress if p[0] == "models"][-1] == ("models", 12, 12)
+
+
+@pytest.mark.parametrize(("limit", "reads"), [(1 << 28, 20), (5 * 8, 23), (0, 28)])
+def test_a_checkpoint_of_several_windows_is_read_once_if_it_fits(
+    monkeypatch, limit, reads
+):
+    read = []
+
+    def counted(number):
+        read.append(number)
+        return load(number)
+
+    reused = functools.partial(windows.Reused, limit=limit)
+    monkeypatch.setattr(windows, "Reused", reused)
+    series = Stored(range(20), counted)
+    found = methods.evaluate(
+        series, parse_methods("uta:3,10"), [7, 13, 19], lambda w: {"all": w["w"][0]}
+    )
+    means = {(str(m), n): values["all"] for m, n, values in found}
+    assert len(read) == reads
+    assert means["uta:10", 13] == 8.5 and means["uta:3", 19] == 18
 
 
 def test_a_run_that_passes_by_gives_what_a_stored_one_does():

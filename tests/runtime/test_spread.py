@@ -13,7 +13,7 @@ import pytest
 
 from tests.runtime.process_ends import assert_all_end, is_alive
 from tff_agg.runtime import job_processes
-from tff_agg.runtime.spread import Processes, spread
+from tff_agg.runtime.spread import Processes, spread, tell
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -72,6 +72,24 @@ def test_jobs_run_side_by_side_in_processes_of_their_own(tmp_path):
     ended = list(spread(functools.partial(meet, tmp_path), range(2), processes=2))
     assert len({os.getpid(), *(e.result() for e in ended)}) == 3
     assert not any(is_alive(e.value) for e in ended)
+
+
+def tell_and_halve(number):
+    tell(("half of", number))
+    return half(number)
+
+
+def test_what_jobs_tell_is_heard_before_they_end():
+    heard = []
+    found = spread(
+        tell_and_halve, [8, 3, 4], processes=2, on_told=lambda *told: heard.append(told)
+    )
+    for ended in found:
+        assert ended.position in [position for position, _ in heard]
+    assert sorted(heard) == [(i, ("half of", n)) for i, n in enumerate([8, 3, 4])]
+    # Who is not asked to listen does not stumble.
+    assert [e.value for e in spread(tell_and_halve, [8], processes=2)] == [4]
+    assert [e.value for e in spread(tell_and_halve, [8])] == [4]
 
 
 def test_results_come_as_jobs_end(tmp_path):

@@ -325,6 +325,21 @@ def test_progress_is_told_stage_by_stage(tmp_path):
     ]
 
 
+def test_runs_side_by_side_are_told_in_rounds(tmp_path):
+    told = []
+    line = Line("row", "last", arm("base", 1.0, 2.0))
+    perform(
+        study(line, final=None), tmp_path, processes=2,
+        on_progress=lambda *step: told.append(step),
+    )  # fmt: skip
+    stages = {stage for stage, _, _ in told}
+    totals = {total for _, _, total in told}
+    done = [done for _, done, _ in told]
+    assert stages == {"search, 2 runs, rounds"} and totals == {2 * 12}
+    assert done[0] == 0 and done[-1] == 2 * 12 and done == sorted(done)
+    assert len(set(done)) == 2 * 12 + 1, "every round is told"
+
+
 def test_a_row_may_not_have_two_lines_of_one_name_and_doubles_are_dropped():
     own, same = arm("a", 1.0), arm("b", 1.0)
     lines = distinct([Line("row", "a", own), Line("row", "b", same)])

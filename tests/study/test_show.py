@@ -98,7 +98,8 @@ def test_columns_of_gains_are_what_is_asked_for():
     }
     table = line_table(["arm"], lines, [LOSS], show.over_first(lines), gains=gains)
     assert table.header == ["arm", "loss", "mean", "std", "t"]
-    assert table.rows[1][2:] == ["+0.0967 ± 0.0033 *", "-5.0 %", "29.0"]
+    assert table.rows[1][2:] == ["+0.0967 ± 0.0033", "-5.0 %", "29.0"]
+    assert set(table.marked) == {(1, 2)}
 
 
 def test_every_seed_is_written_in_full_and_what_is_lacking_stays_empty(tmp_path):

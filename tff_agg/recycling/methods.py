@@ -259,7 +259,7 @@ def evaluate(
     """Scores methods at rounds.
 
     One backward sum serves all k, one pass all averagers, one forward pass of each
-    checkpoint OPA and OMV.
+    checkpoint OPA and OMV. Windows that overlap share what was read.
 
     Args:
       series: The checkpoints.
@@ -291,6 +291,10 @@ def evaluate(
     for method in models:
         if method.facts.number is not None and method.facts.is_window:
             means.setdefault(method.apart, []).append(method)
+    longest = [max(several, key=lambda m: m.window or 0) for several in means.values()]
+    load = windows.Reused(
+        series.load, (m.members(series.rounds, n) for n in wanted for m in longest)
+    )
     for number in wanted:
         for method in models:
             if method.facts.number is None:
@@ -298,7 +302,7 @@ def evaluate(
         for apart, several in means.items():
             usable = _spaced(series.rounds, number, apart)
             ks = {int(m.value or 0): m for m in several}
-            for k, mean in windows.tail_means(series.load, usable, number, ks):
+            for k, mean in windows.tail_means(load, usable, number, ks):
                 yield scored(ks[k], number, mean)
     averagers = {m: m.averager() for m in models if m.facts.averager is not None}
     if averagers and wanted:

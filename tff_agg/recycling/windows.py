@@ -4,8 +4,9 @@ Nothing here knows the model. `load(round)` gives a checkpoint's weights. "The l
 checkpoints" are the last k that there are.
 """
 
+import collections
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from tff_agg.aliases import Structure
 from tff_agg.recycling.outputs import Load, Model
 
 Key = TypeVar("Key", bound=Hashable)
+# What checkpoints that another window needs may take in memory.
+_REUSED_BYTES = 1 << 28
 
 
 def fold_averagers(
@@ -91,6 +94,47 @@ def tail_means(
                 for running, leaf in zip(total, leaves, strict=True)
             ]
             yield k, structure.pack(theta, means)
+
+
+class Reused(Generic[Model]):
+    """A `load` for windows that overlap: what a later one needs stays in memory.
+
+    Beyond a limit checkpoints are read once for each window instead.
+
+    Args:
+      load: Returns a round's weights.
+      windows: The rounds that will be asked for, window by window.
+      limit: In bytes.
+
+    Example:
+      >>> load = Reused(read, [[1, 2, 3], [2, 3, 4]])
+    """
+
+    def __init__(
+        self,
+        load: Load[Model],
+        windows: Iterable[Iterable[int]],
+        limit: int = _REUSED_BYTES,
+    ):
+        self._load, self._room = load, limit
+        self._left = collections.Counter(n for window in windows for n in window)
+        self._held: dict[int, tuple[Model, int]] = {}
+
+    def __call__(self, number: int) -> Model:
+        """Returns a round's weights."""
+        self._left[number] -= 1
+        if number in self._held:
+            weights, size = self._held[number]
+            if self._left[number] <= 0:
+                del self._held[number]
+                self._room += size
+            return weights
+        weights = self._load(number)
+        size = sum(np.asarray(leaf).nbytes for leaf in structure.leaves(weights))
+        if self._left[number] > 0 and size <= self._room:
+            self._held[number] = weights, size
+            self._room -= size
+        return weights
 
 
 def window_warnings(

@@ -45,6 +45,30 @@ class Ended(NamedTuple):
         return self.value
 
 
+#: Called with what a job tells, and the position of its item.
+OnTold = Callable[[int, Any], None]
+
+
+class _Told(NamedTuple):
+    """What a job tells before it ends."""
+
+    message: Any
+
+
+# Sends something to the process that gave the work; there is one only in another.
+_send: Callable[[object], None] | None = None
+
+
+def tell(message: object) -> None:
+    """Tells the process that has spread this job something; here nobody listens.
+
+    Args:
+      message: Picklable. Jobs on a cluster tell nobody.
+    """
+    if _send is not None:
+        _send(_Told(message))
+
+
 class Processes:
     """Processes of this machine that stay for several calls of `spread`.
 
@@ -73,6 +97,7 @@ class Processes:
         function: Callable[[_T], object],
         items: Iterable[_T],
         near: Callable[[_T], Hashable] | None = None,
+        on_told: OnTold | None = None,
     ) -> Generator[Ended, None, None]:
         """Calls a function with each item; all as in the function `spread`."""
         waiting = _Waiting(items, near)
@@ -88,7 +113,10 @@ class Processes:
             spoken = connection.wait([process.line for process in self._busy])
             for process in [p for p in self._busy if p.line in spoken]:
                 ended = process.answer()
-                if ended is not None:
+                if isinstance(ended, _Told):
+                    if on_told is not None:
+                        on_told(process.position, ended.message)
+                elif ended is not None:
                     self._busy.remove(process)
                     if process.is_alive():
                         self._idle.append(process)
@@ -188,6 +216,7 @@ class _Process:
     Attributes:
       line: This end of the line to it.
       alike: The kind of its latest item.
+      position: Where that stands among the items.
     """
 
     def __init__(self, set_up: Callable[[], object] | None):
@@ -195,7 +224,7 @@ class _Process:
         self.line, theirs = spawn.Pipe()
         self.alike: Hashable = None
         self._function: bytes | None = None
-        self._position = 0
+        self.position = 0
         self._is_ready = False
         self._process = spawn.Process(
             target=_serve, args=(theirs, os.getpid(), set_up), name="tff_agg-job"
@@ -207,18 +236,18 @@ class _Process:
         self, function: bytes, position: int, item: bytes, alike: Hashable
     ) -> None:
         """Gives it a job."""
-        self._position, self.alike = position, alike
+        self.position, self.alike = position, alike
         known = self._function == function
         self._function = function
         # It may have died: `answer` tells.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.line.send((None if known else function, position, item))
 
-    def answer(self) -> Ended | None:
+    def answer(self) -> Ended | _Told | None:
         """Reads the line, which has something to read.
 
         Returns:
-          What has come of the job; None if it has only begun.
+          What has come of the job, or what it tells; None if it has only begun.
 
         Raises:
           Exception: What `set_up` has raised.
@@ -238,7 +267,7 @@ class _Process:
         try:
             return pickle.loads(said)
         except Exception as error:
-            return Ended(self._position, None, error)
+            return Ended(self.position, None, error)
 
     def _died(self) -> Ended:
         code = self._process.exitcode or 0
@@ -250,7 +279,7 @@ class _Process:
             )
         told = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
         error = RuntimeError(f"the process that worked on it was ended {told}")
-        return Ended(self._position, None, error)
+        return Ended(self.position, None, error)
 
     def is_alive(self) -> bool:
         """Returns whether it can be given another job."""
@@ -283,6 +312,8 @@ def _serve(
         line.send(portable_error(error))
         return
     line.send(None)
+    global _send
+    _send = line.send
     function = b""
     while True:
         try:

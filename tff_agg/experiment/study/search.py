@@ -121,10 +121,12 @@ def _work(
     jobs = standing.jobs(asked)
     total = len({trial for trial, _ in asked})
     done = total - len(jobs)
-    progress.tell(stage, done, total)
+    side_by_side = processes > 1 or address is not None
+    rounds = _rounds(stage, jobs) if processes > 1 else None
+    if rounds is None:
+        progress.tell(stage, done, total)
     items = _items(study, jobs)
     errors: dict[Trial, Exception] = {}
-    side_by_side = processes > 1 or address is not None
     set_up = _set_up(jobs, side_by_side=side_by_side)
     if not side_by_side:
         set_up()
@@ -136,6 +138,7 @@ def _work(
         address=address,
         near=None if address else lambda item: study.near(item[0].trial),
         set_up=set_up if side_by_side else None,
+        on_told=None if rounds is None else rounds.on_told,
     )
     with contextlib.closing(ended_jobs):
         for ended in ended_jobs:
@@ -148,7 +151,10 @@ def _work(
             if searching:
                 _book(standing, asked, set(trials))
             done += len(trials)
-            progress.tell(stage, done, total)
+            if rounds is None:
+                progress.tell(stage, done, total)
+            else:
+                rounds.end(*map(str, trials))
     standing.scores.refresh()
     if not errors:
         return
@@ -163,6 +169,14 @@ def _work(
             "same command again: it comes to an end without a trial that fails twice. "
             f"The first failed of {type(first).__name__}: {first}"
         ) from first
+
+
+def _rounds(stage: str, jobs: Sequence[Job]) -> progress.Rounds | None:
+    """Returns what counts the rounds of a stage; None where runs are there already."""
+    trials = [job.trial for job in jobs if job.trial.folder is None]
+    if not trials:
+        return None
+    return progress.Rounds(stage, {str(t): t.config.rounds for t in trials})
 
 
 def _items(study: Study, jobs: Sequence[Job]) -> list[_Jobs]:

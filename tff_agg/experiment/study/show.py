@@ -140,17 +140,16 @@ def in_percent(gain: Gain, metric: Metric) -> str:
 
 
 def in_points(gain: Gain, metric: Metric) -> str:
-    """Writes a gain in the metric's unit with its standard error, * where clear.
+    """Writes a gain in the metric's unit with its standard error.
 
     Example:
       >>> from tff_agg.recycling.metrics import ACCURACY
       >>> in_points(gain([0.22, 0.22, 0.23], [0.2, 0.2, 0.2]), ACCURACY)
-      '+2.33 ± 0.33 *'
+      '+2.33 ± 0.33'
     """
     digits = 2 if metric.is_share else 4
     mean, error = metric.scale * gain.mean, metric.scale * gain.error
-    star = " *" if gain.clear else ""
-    return f"{mean:+.{digits}f} ± {error:.{digits}f}{star}"
+    return f"{mean:+.{digits}f} ± {error:.{digits}f}"
 
 
 #: Columns of gains: their names, and how they are written.
@@ -169,6 +168,8 @@ def line_table(
     title: str = "",
 ) -> Table:
     """Lays out a line for each method: labels, metrics, gains over other lines.
+
+    The first cell of a gain that stands clear of the seeds' spread is marked.
 
     Args:
       labels: The names of the labels.
@@ -198,7 +199,8 @@ def line_table(
         for metric in gains_in:
             of = f"in {metric.label}" if len(gains_in) > 1 else ""
             header += [" ".join(filter(None, (c, of, name))) for c in gains]
-    rows = []
+    rows: list[list[str]] = []
+    marked = set()
     for key, values in lines.items():
         row = [*key, *(mean_and_std(values.get(m.name, ()), m) for m in metrics)]
         for references in over.values():
@@ -206,9 +208,11 @@ def line_table(
             for metric in gains_in:
                 own, base = values.get(metric.name), other.get(metric.name)
                 found = gain(own, base, metric) if own and base else None
+                if found and found.clear:
+                    marked.add((len(rows), len(row)))
                 row += [show(found, metric) if found else "" for show in gains.values()]
         rows.append(row)
-    return Table(header, rows, title)
+    return Table(header, rows, title, marked)
 
 
 def over_first(
