@@ -107,7 +107,9 @@ class Reused(Generic[Model]):
       limit: In bytes.
 
     Example:
-      >>> load = Reused(read, [[1, 2, 3], [2, 3, 4]])
+      >>> load = Reused(np.float32, [[1, 2, 3], [2, 3, 4]])
+      >>> [float(load(number)) for number in (3, 2, 1, 4, 3, 2)]
+      [3.0, 2.0, 1.0, 4.0, 3.0, 2.0]
     """
 
     def __init__(

@@ -331,8 +331,19 @@ def _answered(run: Run, questions: Iterable[Question], memory_budget: int) -> Ro
 
 
 def _warn_of_windows(run: Run, series: Series, question: Question) -> None:
-    """Warns of windows that are not what their k says; the first of each kind."""
-    found = methods.warnings(series, question.methods, question.rounds)
+    """Warns of windows that are not what their k says; the first of each kind.
+
+    A curve begins before its windows are full: that they are at its end matters.
+    """
+    found = []
+    for method in question.methods:
+        ends = [
+            number
+            for number in question.rounds
+            if number == max(question.rounds)
+            or len(method.members(series.rounds, number)) == method.window
+        ]
+        found += methods.warnings(series, [method], ends)
     if found:
         more = f" ({len(found) - 1} more such windows)" if len(found) > 1 else ""
         _log.warning("%s: %s%s", run.folder, found[0], more)
