@@ -31,9 +31,9 @@ from benchmarks.cifar_lanes import (
 )
 from cifar.task import CifarConfig
 from tff_agg import files
-from tff_agg.experiment import binaries, terminal
+from tff_agg.experiment import binaries
 from tff_agg.experiment.commands import flags as flag_fields
-from tff_agg.experiment.study import figures
+from tff_agg.experiment.study import figures, show
 from tff_agg.experiment.study.statistics import gain
 from tff_agg.experiment.study.statistics import std as spread_of
 from tff_agg.recycling import inference
@@ -235,7 +235,7 @@ def table(lines: Mapping[str, Any]) -> str:
         [line, _words(facts["settings"])] + [cell(facts["cells"][c]) for c in COLUMNS]
         for line, facts in lines.items()
     ]
-    return terminal.table(["line", "chosen", *COLUMNS], rows)
+    return show.render(show.Table(["line", "chosen", *COLUMNS], rows))
 
 
 def gains(lines: Mapping[str, Any]) -> str:
@@ -254,7 +254,7 @@ def gains(lines: Mapping[str, Any]) -> str:
         [line, *(cell(facts["cells"][column]["test"]) for column in COLUMNS)]
         for line, facts in lines.items()
     ]
-    return terminal.table(["gain", *COLUMNS], rows)
+    return show.render(show.Table(["gain", *COLUMNS], rows))
 
 
 def _words(settings: Settings) -> str:

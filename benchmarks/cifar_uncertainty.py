@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks import cifar_arms as arms
 from benchmarks.cifar_lanes import Bundle, Settings
 from cifar.task import Cifar, CifarConfig
-from tff_agg.experiment import terminal
+from tff_agg.experiment.study import show
 from tff_agg.recycling import uncertainty
 
 SIZES = (2, 3, 4, 5)
@@ -125,4 +125,5 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
     most = max((len(row) - 2 for row in rows), default=0)
     padded = [[*map(str, row), *[""] * (most + 2 - len(row))] for row in rows]
     sizes = [f"N={size}" for size in SIZES[:most]]
-    return terminal.table(["ratio of widths", "steps apart", *sizes], padded)
+    header = ["ratio of widths", "steps apart", *sizes]
+    return show.render(show.Table(header, padded))

@@ -145,14 +145,13 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 def main(values: flags.FlagValues) -> int:
     """Prints the tables; writes JSON and the picture."""
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     out = pathlib.Path(values.out)
     out.mkdir(parents=True, exist_ok=True)
     rows = analyse(values.rounds)
-    print(terminal.table(
-        list(rows[0]), [[f"{value:.3g}" for value in row.values()] for row in rows]
-    ))  # fmt: skip
+    cells = [[f"{value:.3g}" for value in row.values()] for row in rows]
+    print(show.render(show.Table(list(rows[0]), cells)))
     draw(rows, out / "training_average.png")
     report = {"rounds": values.rounds, "filter": rows}
     (out / "training_average.json").write_text(json.dumps(report, indent=2))

@@ -35,7 +35,7 @@ class PredictOptions:
 def predict(options: PredictOptions, arguments: Sequence[str]) -> int:
     """Shows the next words after the arguments, or after each line that is entered."""
     from stackoverflow import next_words
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     guesses = next_words.NextWords(options.model)
     for text in [" ".join(arguments)] if arguments else _asked():
@@ -46,7 +46,8 @@ def predict(options: PredictOptions, arguments: Sequence[str]) -> int:
             [word, f"{100 * share:.2f}", f"± {100 * error:.2f}"]
             for word, share, error in [*guess.words, guess.other]
         ]
-        print(terminal.table(["next word", "%", "95 %"], rows), flush=True)
+        table = show.Table(["next word", "%", "95 %"], rows)
+        print(show.render(table), flush=True)
     return 0
 
 

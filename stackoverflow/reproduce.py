@@ -91,8 +91,8 @@ def _train_alike(
 
 def estimate(config: ReproduceConfig) -> str:
     """Lists the runs with their time, by two measured rounds of the first one left."""
-    from tff_agg.experiment import terminal
     from tff_agg.experiment.run import estimate as estimates
+    from tff_agg.experiment.study import show
 
     if config.table == FAIR:
         planned = fair.jobs(config)
@@ -114,7 +114,7 @@ def estimate(config: ReproduceConfig) -> str:
             seconds = measured.seconds_for(left, validations)
         total += seconds
         rows.append([name, done, left, estimates.duration(seconds)])
-    table = terminal.table(["run", "rounds done", "left", "time"], rows)
+    table = show.render(show.Table(["run", "rounds done", "left", "time"], rows))
     return (
         f"{table}\n{estimates.duration(total)} in all, by two measured rounds; saving, "
         "inference aggregation and test are not counted"
@@ -134,7 +134,7 @@ def _done(folder: pathlib.Path) -> int:
 def main(values: flags.FlagValues) -> int:
     """Reproduces what the flags describe."""
     from stackoverflow import fair_report, table_report
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     config = with_store(
         ReproduceConfig(
@@ -157,7 +157,7 @@ def main(values: flags.FlagValues) -> int:
         for epsilon in config.epsilons:
             print(f"ε = {epsilon}")
             for table in fair_report.run(config, epsilon):
-                print(terminal.table(*table))
+                print(show.render(show.Table(*table)))
     else:
         train_all(config, config.runs())
         print(table_report.report(config))

@@ -10,9 +10,10 @@ from stackoverflow import paper_tables, table_jobs
 from stackoverflow.paper_tables import COLUMNS, RECYCLED, SCALES, ReproduceConfig, Run
 from stackoverflow.task import StackOverflow
 from tff_agg import files
-from tff_agg.experiment import progress, recycled_runs, result_tables, terminal
+from tff_agg.experiment import progress, recycled_runs, result_tables
 from tff_agg.experiment.commands import evaluate, uncertainty
 from tff_agg.experiment.recycled_runs import Recycled
+from tff_agg.experiment.study import show
 from tff_agg.recycling.uncertainty import Comparison
 
 METRIC = StackOverflow.metrics[0]
@@ -173,7 +174,7 @@ def widths(config: ReproduceConfig) -> str:
             row += [f"{checkpoints:.3f}", f"{ratio:.2f}"]
     table = header, list(rows.values())
     files.write_text(config.results / "widths.md", result_tables.markdown(*table))
-    return terminal.table(*table)
+    return show.render(show.Table(*table))
 
 
 def _widths_alone(config: ReproduceConfig, what: tuple[int, Run]) -> Comparison:

@@ -53,7 +53,7 @@ class ShapesOptions:
 
 def answer(options: ShapesOptions) -> str:
     """Returns the grid as a table, and the flags of the one that is recommended."""
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     found = shapes.grid(
         options.population,
@@ -73,7 +73,8 @@ def answer(options: ShapesOptions) -> str:
         + [_verdict(s, best)]
         for s in found
     ]
-    text = terminal.table([*header, *(["minutes"] if timed else []), ""], rows)
+    header += [*(["minutes"] if timed else []), ""]
+    text = show.render(show.Table(header, rows))
     chosen = " ".join(
         f"--{name}={value}" for name, value in best.settings.items() if value
     )

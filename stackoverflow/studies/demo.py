@@ -221,6 +221,7 @@ def report(options: Demo, results: Results) -> Report:
         panels.setdefault(line.row, {})[line.name] = results.curve(line)
     curves = [curve for panel in panels.values() for curve in panel.values()]
     highest = max(max(seed) for curve in curves for seed in curve.values)
+    ends = [seed[-1] for curve in curves for seed in curve.values]
     picture = functools.partial(
         figures.curves,
         panels=panels,
@@ -228,7 +229,8 @@ def report(options: Demo, results: Results) -> Report:
         title=f"{noise_in_words(plan)}; mean and standard deviation over {count} "
         "seeds; shaded: what the table is about",
         shaded=(max(0, options.rounds - PERIOD), options.rounds),
-        bottom=METRIC.scale * highest / 2,  # the climb is not what it is about
+        # The climb is not what it is about.
+        bottom=METRIC.scale * min(highest / 2, *ends),
     )
     text = [
         f"Test accuracy: mean over the last {PERIOD} rounds, ± over seeds; UTA_inf: "

@@ -11,15 +11,16 @@ from matplotlib import image
 
 from stackoverflow.task import StackOverflow
 from tests.experiment.train_binary import tiny_config
-from tff_agg.experiment import html_page
+from tff_agg import privacy
 from tff_agg.experiment.commands import report
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.run import tables
+from tff_agg.experiment.study import show
 from tff_agg.recycling.methods import parse_methods
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-# The first colour of matplotlib, in which θ is drawn.
-BLUE = (31, 119, 180)
+# In which θ^AGG is drawn.
+BLUE = (0, 114, 178)
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +82,44 @@ def test_it_needs_nothing_from_elsewhere_and_runs_nothing(page):
 
 
 def test_text_cannot_become_markup():
-    page = html_page.Page("<b>")
-    page.paragraph("<script>alert(1)</script>")
-    page.table(["<i>"], [["<u>"]])
-    page.bullets(["a & b"])
-    tags = Reader(page.text()).tags
-    assert not {"b", "script", "i", "u"} & set(tags)
+    bad = "<script>alert(1)</script>"
+    table = show.Table([bad, ""], [[bad, bad]])
+    guarantee = {"statement": bad, "epsilon": None}
+    listed = {key: [bad, "a & b"] for key in ("enforced", "assumed", "not_covered")}
+    text = report.page(
+        title=bad, rounds=bad, guarantee=None,
+        privacy={"guarantee": guarantee, **listed}, facts=table,
+        audit={"paragraph": bad, "table": table, "refuted": True, "picture": bad},
+        curves=bad, tested=table, methods=table,
+        config=report.ReportConfig(run=bad), uncertainty={"reason": bad},
+        settings=table, fingerprint=bad, environment=bad,
+    )  # fmt: skip
+    assert "script" not in Reader(text).tags
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 29
+
+
+FINDING = {
+    "threat": "every released model", "claimed": None, "estimate": 1.25,
+    "interval": [0.5, 2.0], "lower_bound": 0.4, "correct": 60, "canaries": 100,
+    "refutes_claim": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("refuted", [False, True])
+def test_an_audit_that_was_run_before_is_on_the_page(run, tmp_path, refuted):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (copy / "audit").mkdir()
+    (copy / "audit" / "scores.png").write_bytes(b"a picture")
+    found = FINDING | {"refutes_claim": refuted}
+    privacy.add_audit(copy, {"findings": [found], "paragraph": "What it rests on."})
+    config = report.ReportConfig(run=str(copy), methods=(), examples=60)
+    read = Reader(report.write(StackOverflow, config).read_text())
+    text = " ".join(" ".join(read.words).split())
+    figures = "every released model inf 1.250 0.500 to 2.000 0.400 60 of 100"
+    assert "What it rests on." in text and figures in text
+    assert ("the claim is refuted" in text) == refuted
+    assert ("src", "data:image/png;base64,YSBwaWN0dXJl") in read.attributes
 
 
 def test_a_run_without_validation_is_reported(run, tmp_path):

@@ -15,6 +15,7 @@ from tff_agg.experiment.build import build, cohorts, dp_ftrl, needs
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.run import estimate, run_folder
 from tff_agg.experiment.run import run as training
+from tff_agg.experiment.study import show
 
 FULL_MODEL = 16_202_992  # bytes of θ with 10,000 words
 
@@ -112,9 +113,9 @@ def test_a_dry_run_measures_without_writing_or_the_runs_noise(
     # Rounds 4 and 6 validate θ and θ^AGG.
     assert (found.validations, found.validation) == (2, 2)
     assert found.seconds == 6 + 2 * 2
-    text = terminal.wrapped_table(["dry run", ""], found.lines())
+    text = show.render(show.Table(["dry run", ""], found.lines()))
     assert "6 to do, 0 done" in text and "10 s: a round 1.00 s" in text
-    assert max(map(len, text.splitlines())) <= terminal.WIDTH
+    assert max(map(len, text.splitlines())) <= show.WIDTH
 
 
 def test_a_dry_run_shows_the_plan_and_then_that_users_are_too_few(make_task, tmp_path):
@@ -135,8 +136,8 @@ def test_a_dry_run_counts_what_is_done(make_task, cache, tmp_path):
 def test_the_plan_fits_on_a_terminal(make_config):
     plan = make_config().build_plan()
     shown = terminal.plan_table(plan)
-    assert max(map(len, shown.splitlines())) <= terminal.WIDTH
-    assert len(plan.adjacency) > terminal.WIDTH
+    assert max(map(len, shown.splitlines())) <= show.WIDTH
+    assert len(plan.adjacency) > show.WIDTH
     assert " ".join(plan.adjacency.split()) in " ".join(shown.split())
 
 

@@ -153,7 +153,7 @@ def test_a_list_of_runs_commands_no_terminal(run, capsys):
 
 
 def test_predicted_words_command_no_terminal():
-    shown = terminal.table(["next word", "%"], [[WORD, "12.5"]])
+    shown = show.render(show.Table(["next word", "%"], [[WORD, "12.5"]]))
     assert "<script>" in shown and commands_in(shown) == []
 
 

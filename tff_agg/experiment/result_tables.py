@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from tff_agg import files
-from tff_agg.experiment import terminal
+from tff_agg.experiment.study import show
 from tff_agg.experiment.study.statistics import gain
 from tff_agg.experiment.study.statistics import std as spread
 from tff_agg.recycling.metrics import Metric
@@ -63,7 +63,7 @@ class ResultTable:
 
     def terminal(self) -> str:
         """Lays it out for the terminal, the best of a row with a star."""
-        return terminal.table(*self._laid_out("{} *"))
+        return show.render(show.Table(*self._laid_out("{} *")))
 
     def markdown(self) -> str:
         """Lays it out as a Markdown table, the best of a row in bold."""

@@ -9,69 +9,9 @@ from typing import Any
 from tff_agg import files, privacy
 from tff_agg.experiment import progress
 from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
-from tff_agg.experiment.study.show import visible
+from tff_agg.experiment.study import show
 from tff_agg.recycling.metrics import Metric
 from tff_agg.runtime import lane_times
-
-# What fits on the terminals of most.
-WIDTH = 100
-_LEAST = 10
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lays rows out in columns, numbers to the right.
-
-    Example:
-      >>> print(table(['name', 'value'], [['a', 1], ['bb', 22]]))
-      name  value
-      ----  -----
-      a         1
-      bb       22
-    """
-    cells = [
-        [visible(cell).replace("\n", "\ufffd") for cell in row]
-        for row in [header, *rows]
-    ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    numeric = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        parts = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ]
-        return "  ".join(parts).rstrip()
-
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([line(cells[0]), rule, *(line(row) for row in cells[1:])])
-
-
-def wrapped_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH
-) -> str:
-    """Lays rows out in columns; long texts in the last one take several lines.
-
-    Example:
-      >>> rows = [['who', 'one or two of many']]
-      >>> print(wrapped_table(['plan', ''], rows, width=16))
-      plan
-      ----  ----------
-      who   one or two
-            of many
-    """
-    *names, _ = zip(header, *rows, strict=True)
-    used = sum(2 + max(map(len, column)) for column in names)
-    lines = []
-    for *before, text in rows:
-        parts = textwrap.wrap(
-            text,
-            max(width - used, _LEAST),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        first, *more = parts or [""]
-        lines += [[*before, first], *([*[""] * len(before), part] for part in more)]
-    return table(header, lines)
 
 
 def lane_table(rows: Sequence[lane_times.LaneTime]) -> str:
@@ -80,7 +20,8 @@ def lane_table(rows: Sequence[lane_times.LaneTime]) -> str:
         [row.lane, row.clients, f"{row.seconds:.1f}", f"{100 * row.share:.0f}"]
         for row in rows
     ]
-    return table(["lane", "clients", "seconds", "% of the busiest"], cells)
+    header = ["lane", "clients", "seconds", "% of the busiest"]
+    return show.render(show.Table(header, cells))
 
 
 def plan_table(plan: privacy.Plan) -> str:
@@ -108,13 +49,13 @@ def plan_table(plan: privacy.Plan) -> str:
     if plan.mechanism.forest is not None and not plan.no_guarantee:
         per_node = facts["rho_if_read_as_per_node_multiplier"]
         rows.append(["if read per tree node", f"ρ would be {per_node:.4g}"])
-    return wrapped_table(["privacy plan", ""], rows)
+    return show.render(show.Table(["privacy plan", ""], rows))
 
 
 def print_wrapped(lines: Sequence[str]) -> None:
     """Prints sentences, each from the start of a line."""
     for line in lines:
-        print(textwrap.fill(line, WIDTH, subsequent_indent="  "), flush=True)
+        print(textwrap.fill(line, show.WIDTH, subsequent_indent="  "), flush=True)
 
 
 class TrainingBar(Observer):
@@ -190,7 +131,7 @@ class TrainingBar(Observer):
         ]
         header = ["weights", "test on", *(metric.label for metric in self._metrics)]
         if rows:
-            print(table(header, rows))
+            print(show.render(show.Table(header, rows)))
         print(f"Everything is in {outcome.folder}", flush=True)
 
 
@@ -213,13 +154,5 @@ def plain_errors() -> Iterator[None]:
         yield
     except mendable as error:
         text = files.explain(error) if isinstance(error, OSError) else str(error)
-        print(f"\nerror: {visible(text)}", file=sys.stderr, flush=True)
+        print(f"\nerror: {show.visible(text)}", file=sys.stderr, flush=True)
         sys.exit(2)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace("±", " ").split()[0]) if text.strip() else None
-    except ValueError:
-        return False
-    return True

@@ -78,7 +78,7 @@ def write(
 
 def table(choices: Sequence[tuning.Choice], metric: Metric) -> str:
     """Formats the choices for the terminal."""
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     rows = [
         [
@@ -96,12 +96,12 @@ def table(choices: Sequence[tuning.Choice], metric: Metric) -> str:
         *("method", "parameter", "start"),
         *(f"validation {label}", f"test {label}", "tried"),
     ]
-    return terminal.table(header, rows)
+    return show.render(show.Table(header, rows))
 
 
 def metrics_table(out: pathlib.Path, metrics: Sequence[Metric]) -> str:
     """Formats all metrics of the choices on test data, as `choice.json` has them."""
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     choices = json.loads((out / "choice.json").read_text("utf-8"))["choices"]
     rows = []
@@ -109,7 +109,8 @@ def metrics_table(out: pathlib.Path, metrics: Sequence[Metric]) -> str:
         found = choice["metrics"]["test"]
         shown = [m.show(found[m.name], 3) if m.name in found else "" for m in metrics]
         rows.append([choice["method"], *shown])
-    return terminal.table(["on test data", *(m.label for m in metrics)], rows)
+    header = ["on test data", *(m.label for m in metrics)]
+    return show.render(show.Table(header, rows))
 
 
 def draw(choices: Sequence[tuning.Choice], metric: Metric, path: pathlib.Path) -> None:

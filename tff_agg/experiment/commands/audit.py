@@ -8,13 +8,16 @@ report. The exit status is 1 if a lower bound is above the claim.
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tff_agg.aliases import Structure
 from tff_agg.experiment import canary_audit, progress, runs
-from tff_agg.experiment.canary_audit import AuditConfig, Outcome, Subject
+from tff_agg.experiment.canary_audit import AuditConfig, Subject
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRun
+from tff_agg.experiment.study import show
+from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.task import Task, UserTask
 from tff_agg.privacy import Plan
 from tff_agg.server import momentum, server_step
@@ -81,23 +84,29 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     )
 
 
-def table(outcome: Outcome) -> str:
-    """Lays the figures out, a line for each threat model."""
-    from tff_agg.experiment import terminal
+def table(findings: Iterable[Mapping[str, Any]]) -> Table:
+    """Lays the figures out, a line for each threat model.
+
+    Args:
+      findings: As `audit.json` has them: None stands for infinity.
+    """
+
+    def number(value: float | None) -> str:
+        return "inf" if value is None else f"{value:.3f}"
 
     rows = [
         [
-            found.threat,
-            f"{found.claimed:.3f}",
-            f"{found.estimate:.3f}",
-            f"{found.interval[0]:.3f} to {found.interval[1]:.3f}",
-            f"{found.lower_bound:.3f}",
-            f"{found.correct} of {found.canaries}",
+            found["threat"],
+            number(found["claimed"]),
+            number(found["estimate"]),
+            " to ".join(map(number, found["interval"])),
+            number(found["lower_bound"]),
+            f"{found['correct']} of {found['canaries']}",
         ]
-        for found in outcome.findings
+        for found in findings
     ]
     head = ("released", "claimed ε", "estimate", "interval", "lower bound", "guessed")
-    return terminal.table(head, rows)
+    return Table(head, rows)
 
 
 def audit_run(run: runs.Run, config: AuditConfig) -> int:
@@ -112,7 +121,7 @@ def audit_run(run: runs.Run, config: AuditConfig) -> int:
         outcome = canary_audit.run(
             subject, config, run.folder, lambda t, metrics: bar.update(1)
         )
-    print(table(outcome))
+    print(show.render(table(found.to_json() for found in outcome.findings)))
     if outcome.noise is not None:
         print(
             f"noise: {outcome.noise.variance:.4f} of the planned variance, "

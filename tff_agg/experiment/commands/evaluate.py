@@ -211,7 +211,7 @@ def _mean_and_spread(values: list[float]) -> tuple[float, float | None] | None:
 
 def table(summary: Sequence[Row], metrics: Sequence[Metric]) -> str:
     """Formats the summary for the terminal."""
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     several = len({row["kind"] for row in summary}) > 1
     header = (["kind"] if several else []) + ["method", "parameter"]
@@ -230,7 +230,7 @@ def table(summary: Sequence[Row], metrics: Sequence[Metric]) -> str:
                 shown if spread is None else f"{shown} ± {metric.show(spread, 3)}"
             )
         lines.append([*cells, row["runs"]])
-    return terminal.table(header, lines)
+    return show.render(show.Table(header, lines))
 
 
 def shown_parameters(

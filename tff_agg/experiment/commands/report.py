@@ -1,22 +1,27 @@
 """Writes one HTML page about a run that a colleague can open.
 
-Settings, the privacy statement with what it covers and what not, curves, a table of
-ways to aggregate the checkpoints, and how uncertain predictions and scores are. It
+Settings, the privacy statement with what it covers and what not, an audit that was run
+before, curves, a table of ways to aggregate the checkpoints, and how uncertain
+predictions and scores are. It
 shows released models and scores on evaluation data; what clients measured in training,
 which has no noise, is left out.
 """
 
+import base64
 import contextlib
 import dataclasses
 import functools
+import io
 import pathlib
 from typing import Any
 
 from tff_agg import files
-from tff_agg.experiment import html_page, progress, runs
-from tff_agg.experiment.commands import Command, evaluate, uncertainty
+from tff_agg.experiment import progress, runs
+from tff_agg.experiment.commands import Command, audit, evaluate, uncertainty
 from tff_agg.experiment.commands.of_runs import OfRun
-from tff_agg.experiment.run.recording import WEIGHTS
+from tff_agg.experiment.study import show
+from tff_agg.experiment.study.results import Curve
+from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
 from tff_agg.recycling import methods
@@ -48,108 +53,139 @@ def write(
 ) -> pathlib.Path:
     """Writes the page, as a whole or not at all, and returns where it is."""
     run = runs.Run.open(task_class, config.run, config.data)
-    done, report = run.opened.rounds_done, run.opened.report()
-    page = html_page.Page(f"{task_class.package}: {run.folder.resolve().name}")
-    page.paragraph(_summary(run, done, report), "lead")
-    _privacy(page, report)
-    _curves(page, run)
-    _scores(page, run)
-    _aggregations(page, task_class, config, len(run.rounds()), on_progress)
-    _uncertainty(page, task_class, config, on_progress)
-    _settings(page, run)
+    privacy = run.opened.report()
+    environment = run.opened.environment() or {}
+    rounds = f"{run.opened.rounds_done:,} of {run.config.rounds:,} rounds"
+    text = page(
+        title=f"{task_class.package}: {run.folder.resolve().name}",
+        rounds=f"{rounds} with {run.config.cohort_words}",
+        guarantee=_guarantee(run, privacy),
+        privacy=privacy,
+        facts=_facts(privacy),
+        audit=_audit(run, privacy),
+        curves=_curves(run),
+        tested=_tested(run),
+        methods=_methods(task_class, config, len(run.rounds()), on_progress),
+        config=config,
+        uncertainty=_uncertainty(task_class, config, on_progress),
+        settings=_settings(run),
+        fingerprint=run.task.fingerprint,
+        environment=", ".join(f"{name} {value}" for name, value in environment.items()),
+    )
     out = pathlib.Path(config.out or run.folder / "report.html")
-    files.write_text(out, page.text())
+    files.write_text(out, text)
     return out
 
 
-def _summary(run: runs.Run, done: int, report: dict[str, Any]) -> str:
-    config = run.config
-    whole = f"{done:,} of {config.rounds:,} rounds with {config.cohort_words}"
-    guarantee = report.get("guarantee", {})
+def page(**facts: Any) -> str:
+    """Returns the page: one file that needs nothing from elsewhere, without scripts.
+
+    All text is escaped.
+
+    Args:
+      **facts: The names that the template has.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__ or "", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["as_html"] = functools.partial(show.render, to="html")
+    return environment.get_template("report.html.jinja").render(facts) + "\n"
+
+
+def _guarantee(run: runs.Run, privacy: dict[str, Any]) -> str | None:
+    """Returns the guarantee in words; None where there is none."""
+    guarantee = privacy.get("guarantee", {})
     if guarantee.get("epsilon") is None:
-        reason = guarantee.get("statement", "the run has no privacy report")
-        return f"{whole} each. Privacy: {reason}."
+        return None
     return (
-        f"{whole} each. {config.privacy_level} differential privacy of the whole run: "
-        "ε = "
-        f"{guarantee['epsilon']:.4g} at δ = {guarantee['delta']:g}."
+        f"{run.config.privacy_level} differential privacy of the whole run: "
+        f"ε = {guarantee['epsilon']:.4g} at δ = {guarantee['delta']:g}"
     )
 
 
-def _privacy(page: html_page.Page, report: dict[str, Any]) -> None:
-    page.heading("Privacy")
-    if not report:
-        page.paragraph("The run has no privacy report.")
-        return
-    page.paragraph(report["guarantee"]["statement"])
-    rows = [["setting", report["setting"]], ["unit", report["unit"]]]
-    rows += [["adjacency", report["adjacency"]], ["released", report["released"]]]
-    rows += [["accounting", report["accounting"]["method"]]]
-    rows += [["evaluation data", report["evaluation"]["statement"]]]
-    page.table(["", ""], rows)
-    for key, title in (
-        ("enforced", "Enforced by the code:"),
-        ("assumed", "Assumed:"),
-        ("not_covered", "Not covered:"),
-    ):
-        if report.get(key):
-            page.paragraph(title)
-            page.bullets(report[key])
+def _facts(privacy: dict[str, Any]) -> Table:
+    """Returns what the guarantee is about."""
+    if not privacy:
+        return Table(["", ""], [])
+    rows = [[name, privacy[name]] for name in ("setting", "unit", "adjacency")]
+    rows += [
+        ["released", privacy["released"]],
+        ["accounting", privacy["accounting"]["method"]],
+        ["evaluation data", privacy["evaluation"]["statement"]],
+    ]
+    return Table(["", ""], rows)
 
 
-def _curves(page: html_page.Page, run: runs.Run) -> None:
-    from matplotlib import ticker
+def _audit(run: runs.Run, privacy: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns what an audit that was run before has found; None without one."""
+    found = privacy.get("audit")
+    if not found:
+        return None
+    path = run.folder / "audit" / "scores.png"
+    return {
+        "paragraph": found["paragraph"],
+        "table": audit.table(found["findings"]),
+        "refuted": any(finding["refutes_claim"] for finding in found["findings"]),
+        "picture": _as_url("image/png", path.read_bytes()) if path.exists() else None,
+    }
 
+
+def _curves(run: runs.Run) -> str | None:
+    """Draws validation scores over rounds, sharp at any size; None without any."""
     from tff_agg.experiment.study import figures
 
-    page.heading("Curves")
     history = run.opened.history
-    validated = {} if history is None else history.validated
-    if not validated:
-        page.paragraph("The run has not been validated yet.")
-        return
+    if history is None or not history.validated:
+        return None
+    validated = history.validated
     shown = run.task.metrics[:3]
     figure, axes = figures.new_figure(len(shown), width=4.2, share_y=False)
     for axis, metric in zip(axes, shown, strict=True):
-        for weights in WEIGHTS:
-            values = [
-                metric.scale * scores[weights]["all"][metric.name]
-                for scores in validated.values()
-            ]
-            label = _WEIGHTS_IN_WORDS[weights]
-            axis.plot([*validated], values, "o-", markersize=3, label=label)
-        axis.set(xlabel="round", ylabel=f"validation {metric.label}")
-        axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-        axis.grid(alpha=0.3)
-    axes[0].legend(frameon=False)
-    page.picture(figure, "validation scores over rounds")
+        drawn = {
+            words: Curve(
+                [*validated],
+                [[scores[name]["all"][metric.name] for scores in validated.values()]],
+            )
+            for name, words in _WEIGHTS_IN_WORDS.items()
+        }
+        figures.draw_curves(axis, drawn, metric)
+        axis.set_ylabel(f"validation {metric.label}")
+    figures.legends(figure, axes)
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    return _as_url("image/svg+xml", file.getvalue())
 
 
-def _scores(page: html_page.Page, run: runs.Run) -> None:
-    history = run.opened.history
+def _as_url(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _tested(run: runs.Run) -> Table | None:
+    """Returns the test scores of the last round; None where it was not tested."""
+    history, metrics = run.opened.history, run.task.metrics
     if history is None or history.tested is None:
-        return
-    page.heading("Test scores of the last round")
-    metrics = run.task.metrics
-    page.table(
-        ["weights", "test on", *(metric.label for metric in metrics)],
-        [
-            [_WEIGHTS_IN_WORDS[weights], group]
-            + [metric.show(scores[metric.name]) for metric in metrics]
-            for weights, by_group in history.tested.items()
-            for group, scores in by_group.items()
-        ],
-    )
+        return None
+    rows = [
+        [_WEIGHTS_IN_WORDS[weights], group, *(m.show(scores[m.name]) for m in metrics)]
+        for weights, by_group in history.tested.items()
+        for group, scores in by_group.items()
+    ]
+    return Table(["weights", "test on", *(m.label for m in metrics)], rows)
 
 
-def _aggregations(
-    page: html_page.Page,
+def _methods(
     task_class: type[Task],
     config: ReportConfig,
     checkpoints: int,
     on_progress: Progress | None,
-) -> None:
-    page.heading("Aggregated checkpoints")
+) -> Table:
+    """Returns the scores of the methods that there are checkpoints for."""
     usable = methods.without_windows_beyond(config.methods, checkpoints)
     made = evaluate.EvaluateConfig(
         runs=(config.run,),
@@ -170,23 +206,13 @@ def _aggregations(
             for metric, value in zip(metrics, values, strict=True)
         ]
         rows.append([row["method"], parameter, *cells])
-    page.table(["method", "parameter", *(metric.label for metric in metrics)], rows)
-    page.paragraph(
-        f"On {config.examples:,} examples of the split '{config.split}', at the last "
-        "round. Aggregating checkpoints is post-processing and costs no privacy. The "
-        "best of many on one sample looks better than it is: choose on validation "
-        "data, report on test data.",
-        "small",
-    )
+    return Table(["method", "parameter", *(metric.label for metric in metrics)], rows)
 
 
 def _uncertainty(
-    page: html_page.Page,
-    task_class: type[Task],
-    config: ReportConfig,
-    on_progress: Progress | None,
-) -> None:
-    page.heading("Uncertainty")
+    task_class: type[Task], config: ReportConfig, on_progress: Progress | None
+) -> dict[str, Any]:
+    """Returns how uncertain scores and predictions are, or why that is not known."""
     made = uncertainty.UncertaintyConfig(
         runs=(config.run,),
         out="",
@@ -198,41 +224,39 @@ def _uncertainty(
     try:
         found = uncertainty.compare(task_class, made, on_progress)
     except ValueError as error:
-        page.paragraph(f"Not estimated: {error}.")
-        return
-    page.table(
-        ["metric", "last checkpoint", "± standard deviation"],
-        [
-            [s.metric.label, s.metric.show(s.last), s.metric.show(s.deviation)]
-            for s in found.spreads
-        ],
-    )
+        return {"reason": str(error)}
     widths = found.widths
-    page.table(
-        ["checkpoints", "mean width of the 95 % interval of a prediction"],
-        [
-            [n, f"{width:.5f}"]
-            for n, width in zip(widths.sizes, widths.checkpoints[0], strict=True)
-        ],
-    )
-    page.paragraph(f"On {made.examples} examples. {' '.join(found.notes)}", "small")
+    return {
+        "reason": None,
+        "spreads": Table(
+            ["metric", "last checkpoint", "± standard deviation"],
+            [
+                [s.metric.label, s.metric.show(s.last), s.metric.show(s.deviation)]
+                for s in found.spreads
+            ],
+        ),
+        "widths": Table(
+            ["checkpoints", "mean width of the 95 % interval of a prediction"],
+            [
+                [n, f"{width:.5f}"]
+                for n, width in zip(widths.sizes, widths.checkpoints[0], strict=True)
+            ],
+        ),
+        "examples": made.examples,
+        "notes": " ".join(found.notes),
+    }
 
 
-def _settings(page: html_page.Page, run: runs.Run) -> None:
-    page.heading("Settings")
-    config = run.config
+def _settings(run: runs.Run) -> Table:
+    """Returns the configuration, but for where things lie."""
     rows = []
-    for field in dataclasses.fields(config):
+    for field in dataclasses.fields(run.config):
         if field.metadata["role"] != "place":
-            value = getattr(config, field.name)
+            value = getattr(run.config, field.name)
             shown = "" if value is None else value
             changed = "" if value == field.default else "given"
             rows.append([field.name, shown, changed, field.metadata["help"]])
-    page.table(["setting", "value", "", "meaning"], rows)
-    page.paragraph(f"Fingerprint of the data: {run.task.fingerprint}", "small")
-    if environment := run.opened.environment():
-        text = ", ".join(f"{name} {value}" for name, value in environment.items())
-        page.paragraph(f"Trained with {text}.", "small")
+    return Table(["setting", "value", "", "meaning"], rows)
 
 
 def report(task_class: type[Task], config: ReportConfig) -> int:

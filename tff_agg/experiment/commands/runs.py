@@ -15,12 +15,12 @@ from tff_agg.experiment.task import Task
 
 def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     """Lists the runs of a folder, or compares two."""
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     if len(arguments) == 2:
         one, other = (run_list.summary(task_class, pathlib.Path(a)) for a in arguments)
         lines = run_list.compare(task_class, one, other)
-        print(terminal.table(["", *arguments], lines))
+        print(show.render(show.Table(["", *arguments], lines)))
         return 0
     if len(arguments) != 1:
         raise ValueError(
@@ -38,9 +38,10 @@ def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     header = ["run", "rounds", "ε", f"validation {metric}", f"test {metric}"]
     lines = run_list.rows(task_class, found, top)
     if found:
-        print(terminal.wrapped_table([*header, "settings that differ"], lines))
+        header.append("settings that differ")
+        print(show.render(show.Table(header, lines)))
     for line in damaged:
-        print(f"Left out: {terminal.visible(line)}")
+        print(f"Left out: {show.visible(line)}")
     return 1 if damaged else 0
 
 

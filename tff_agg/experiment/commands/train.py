@@ -47,15 +47,16 @@ def _dry_run(task: Task, out: str) -> int:
     """Shows what a run would be."""
     from tff_agg.experiment import terminal
     from tff_agg.experiment.run import estimate
+    from tff_agg.experiment.study import show
 
     run.warn_about_delta(task)
 
-    def show(plan: privacy.Plan) -> None:
+    def tell(plan: privacy.Plan) -> None:
         print(terminal.plan_table(plan), flush=True)
         terminal.print_wrapped(run.told(task, plan))
 
-    found = estimate.estimate(task, out, on_plan=show)
-    print(terminal.wrapped_table(["dry run", ""], found.lines()))
+    found = estimate.estimate(task, out, on_plan=tell)
+    print(show.render(show.Table(["dry run", ""], found.lines())))
     if not found.disk.fits:
         print(f"The disk of {out} has too little room.")
         return 1

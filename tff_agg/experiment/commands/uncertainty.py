@@ -250,7 +250,7 @@ def theory(
 
 def table(found: Findings) -> str:
     """Formats what was found for the terminal."""
-    from tff_agg.experiment import terminal
+    from tff_agg.experiment.study import show
 
     estimators = _estimators(found.widths)
     rows: list[list[object]] = []
@@ -263,7 +263,7 @@ def table(found: Findings) -> str:
         ratio = [f"{found.widths.ratio[i]:.2f}"] if len(estimators) > 1 else []
         rows.append(row + ratio)
     ratio = ["ratio"] if len(estimators) > 1 else []
-    text = terminal.table(["N", *estimators, *ratio], rows)
+    text = show.render(show.Table(["N", *estimators, *ratio], rows))
     for spread in found.spreads:
         metric = spread.metric
         text += (
@@ -343,7 +343,7 @@ def write(findings: Findings, out: str) -> None:
     axis.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axis.margins(x=0.12)
     axis.grid(alpha=0.3)
-    axis.legend(frameon=False)
+    figures.legends(figure, [axis])
     figures.save(figure, folder / "widths.png")
 
 

@@ -1,8 +1,6 @@
 """What a study has come to: chosen lines, their values seed by seed, their curves."""
 
 import copy
-import csv
-import io
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tff_agg import files
 from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import (
     Chosen,
     Line,
@@ -19,6 +18,7 @@ from tff_agg.experiment.study.declare import (
     Use,
     in_words,
 )
+from tff_agg.experiment.study.show import Table
 from tff_agg.recycling.metrics import Metric
 
 if TYPE_CHECKING:
@@ -213,14 +213,15 @@ class Results:
         line; the third has all scores with the labels of their runs.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        _write(self.out / "trials.csv", ("run", *LABELS), self._labels())
+        trials = Table(("run", *LABELS), self._labels())
+        show.save(trials, self.out / "trials.csv")
         header = ("row", "line", "arm", "settings", "series", "method", "validation")
         rows: list[list[object]] = []
         for line, (settings, method, value) in self.chosen.items():
             labels = [line.row, line.name, line.arm.name, in_words(settings)]
             shown = "" if value is None else value
             rows.append([*labels, line.use.series, method, shown, line.note])
-        _write(self.out / "choices.csv", (*header, "note"), rows)
+        show.save(Table((*header, "note"), rows), self.out / "choices.csv")
         files.write_text(self.out / "scores.csv", self.frame.write_csv())
 
     def _labels(self) -> list[tuple[str, str, str, str, int]]:
@@ -258,11 +259,3 @@ class Results:
         if isinstance(metric, str):
             return metric
         return (metric or self.study.task.metrics[0]).name
-
-
-def _write(
-    path: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence[object]]
-) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    files.write_text(path, text.getvalue())

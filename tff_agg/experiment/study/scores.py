@@ -10,7 +10,6 @@ The parts are CSV files, in which numbers come back to the last bit.
 """
 
 import csv
-import io
 import json
 import os
 import pathlib
@@ -19,7 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tff_agg import digests, files
 from tff_agg.aliases import Json
+from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import Question, Rows, Score
+from tff_agg.experiment.study.show import Table
 from tff_agg.recycling.methods import Grouped, Method
 from tff_agg.recycling.metrics import Values
 
@@ -81,13 +82,11 @@ class Scores:
         """Writes a part, whole or not at all."""
         if not rows:
             return
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([run, *row[:-1], repr(float(row.value))] for row in rows)
-        name = f"{run}-{digests.of_bytes(text.getvalue().encode())[:16]}.csv"
+        cells = [(run, *row[:-1], repr(float(row.value))) for row in rows]
+        text = show.render(Table(COLUMNS, cells), "csv")
+        name = f"{run}-{digests.of_bytes(text.encode())[:16]}.csv"
         self.folder.mkdir(parents=True, exist_ok=True)
-        files.write_text(self.folder / name, text.getvalue(), many_writers=True)
+        files.write_text(self.folder / name, text, many_writers=True)
 
     def rows(self, runs: Iterable[str]) -> list[tuple[str, Score]]:
         """Returns the scores of runs, each once."""
