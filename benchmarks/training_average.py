@@ -139,7 +139,7 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         axis.set_xticks(places, [f"{momentum:g}" for momentum in MOMENTA])
         axis.set_xlabel("server momentum")
         axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
+    figures.legends(figure, axes)
     figures.save(figure, path)
 
 

@@ -89,6 +89,16 @@ def test_lines_are_compared_with_those_that_are_named():
     ]
 
 
+def test_what_stands_out_is_bold_on_a_terminal_and_plain_elsewhere(monkeypatch):
+    table = Table(["name", "value"], [["a", "1"], ["b", "2"]], marked=[(1, 1)])
+    assert "\x1b" not in show.render(table)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    *_, last = show.render(table).splitlines()
+    assert last.startswith("b") and "\x1b[1m" in last
+    assert last.endswith("* 2\x1b[0m")
+
+
 def test_columns_of_gains_are_what_is_asked_for():
     lines = {("a",): {"loss": [0.5, 0.6, 0.7]}, ("b",): {"loss": [0.4, 0.5, 0.61]}}
     gains = {

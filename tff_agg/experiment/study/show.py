@@ -338,9 +338,9 @@ def _on_terminal(table: Table, width: int | None) -> str:
     from rich.table import Table as Layout
     from rich.text import Text
 
+    terminal = Console(force_jupyter=False)
     if width is None:
-        console = Console(force_jupyter=False)
-        width = console.width if console.is_terminal else WIDTH
+        width = terminal.width if terminal.is_terminal else WIDTH
     layout = Layout(
         title=Text(visible(table.title)) if table.title else None,
         title_justify="left",
@@ -354,8 +354,12 @@ def _on_terminal(table: Table, width: int | None) -> str:
     widths = _widths(list(zip(*rows, strict=True)), numeric, width)
     for name, number, own in zip(rows[0], numeric, widths, strict=True):
         layout.add_column(Text(name), justify="right" if number else "left", width=own)
-    for row in rows[1:]:
-        layout.add_row(*map(Text, row))
+    # Elsewhere, such as in a file, bold would be strange signs.
+    bold = set(table.marked if terminal.is_terminal else ())
+    for r, row in enumerate(rows[1:]):
+        layout.add_row(
+            *(Text(cell, "bold" * ((r, c) in bold)) for c, cell in enumerate(row))
+        )
     # What is wider than the terminal is left to it: here it would be cut off.
     least = sum(widths) + _GAP * len(widths)
     console = Console(width=max(width, least), force_jupyter=False)
