@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pds.register import History, may_join
+from tff_agg import checks
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy import participation
 from tff_agg.privacy.participation import Participation, as_ids, check_schema
@@ -41,7 +42,7 @@ class ParticipationLog:
           t: The round, from 0.
           ids: The users; whole numbers of any size, names, or anything hashable.
         """
-        return self._may_join(_round(t), as_ids(ids))
+        return self._may_join(checks.whole("t", t, least=0), as_ids(ids))
 
     def _may_join(self, t: int, users: list[Hashable]) -> np.ndarray:
         """Does the work of `may_join`."""
@@ -60,7 +61,7 @@ class ParticipationLog:
           ValueError: Names a user that may not join, or that is there twice.
         """
         users = as_ids(ids)
-        allowed = self._may_join(_round(t), users)
+        allowed = self._may_join(checks.whole("t", t, least=0), users)
         if not allowed.all():
             user = users[int(np.argmin(allowed))]
             last = int(self._history.last[self._places[user]])
@@ -118,13 +119,6 @@ class ParticipationLog:
             )
         log._history = History(*columns)
         return log
-
-
-def _round(t: int) -> int:
-    """Returns the number of a round; refuses what is none."""
-    if not isinstance(t, int | np.integer) or isinstance(t, bool) or t < 0:
-        raise ValueError(f"t must be a whole number of at least 0, got {t!r}")
-    return int(t)
 
 
 def _doubled(history: History) -> History:

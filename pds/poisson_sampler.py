@@ -16,7 +16,7 @@ import numpy as np
 
 from pds.groups import Group, sizes_in_words
 from pds.schedule import Schedule
-from tff_agg import backends
+from tff_agg import backends, checks
 from tff_agg.noise import generators, seeds
 from tff_agg.privacy.participation import PoissonSampling, ShiftingPoissonSampling
 
@@ -107,8 +107,7 @@ class PoissonSampler:
 
     def users(self, round: int) -> np.ndarray:
         """Returns the examples of a step's batch, in ascending order."""
-        if not 0 <= round < self.rounds:
-            raise ValueError(f"round={round}: must be from 0 to {self.rounds - 1}")
+        checks.whole("round", round, least=0, most=self.rounds - 1)
         if len(self.seed) == seeds.CIPHER_WORDS:
             draws = _by_cipher(self.seed, round)
         else:

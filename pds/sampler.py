@@ -18,6 +18,7 @@ import numpy as np
 from pds.groups import Group, sizes_in_words
 from pds.register import make_register
 from pds.schedule import Schedule
+from tff_agg import checks
 from tff_agg.privacy.participation import Participation
 
 _log = logging.getLogger(__name__)
@@ -152,8 +153,7 @@ class Sampler:
 
     def _slice(self, round: int) -> slice:
         """Returns where a round is in the table."""
-        if not 0 <= round < self.rounds:
-            raise ValueError(f"round={round}: must be from 0 to {self.rounds - 1}")
+        checks.whole("round", round, least=0, most=self.rounds - 1)
         return slice(*self._table.bounds[round : round + 2])
 
     def _first_shortages(self) -> list[Shortage]:
@@ -221,19 +221,12 @@ def _check(sampler: Sampler) -> None:
         raise ValueError(
             f"schedule={sampler.schedule}: two groups need a schedule, one has none"
         )
-    for name in ("cohort_size", "rounds"):
-        value = getattr(sampler, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r}: must be an integer of at least 1")
-    if not isinstance(sampler.seed, int):
-        raise ValueError(f"seed={sampler.seed!r}: must be an integer")
-    if sampler.split not in SPLIT_MODES:
-        raise ValueError(f"split={sampler.split!r}: must be one of {SPLIT_MODES}")
-    if sampler.when_exhausted not in EXHAUSTED_MODES:
-        raise ValueError(
-            f"when_exhausted={sampler.when_exhausted!r}: must be one of "
-            f"{EXHAUSTED_MODES}"
-        )
+    checks.make_whole(sampler, "cohort_size", "rounds")
+    if not checks.is_whole(sampler.seed):
+        raise ValueError(f"seed must be a whole number, got {sampler.seed!r}")
+    object.__setattr__(sampler, "seed", int(sampler.seed))
+    checks.choice("split", sampler.split, SPLIT_MODES)
+    checks.choice("when_exhausted", sampler.when_exhausted, EXHAUSTED_MODES)
 
 
 def _generator(seed: int, stream: int, round: int) -> np.random.Generator:

@@ -17,6 +17,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+from tff_agg import checks
+
 _SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda phase: abs(2.0 * phase - 1.0),
     "cosine": lambda phase: 0.5 * (1.0 + math.cos(2.0 * math.pi * phase)),
@@ -46,19 +48,12 @@ class Schedule:
         if self.shape == "constant":
             if self.period is not None:
                 raise ValueError(f"period={self.period}: a constant has no period")
-            if self.value is None or not 0.0 <= self.value <= 1.0:
-                raise ValueError(f"value={self.value}: must be a share from 0 to 1")
+            checks.number("value", self.value, "[0, 1]")
             return
-        if self.shape not in _SHAPES:
-            raise ValueError(
-                f"shape={self.shape!r}: must be one of {(*_SHAPES, 'constant')}"
-            )
+        checks.choice("shape", self.shape, (*_SHAPES, "constant"))
         if self.value is not None:
             raise ValueError(f"value={self.value}: only a constant has a value")
-        if isinstance(self.period, bool) or not isinstance(self.period, int):
-            raise ValueError(f"period={self.period!r}: must be an integer")
-        if self.period < 2:
-            raise ValueError(f"period={self.period}: must be at least 2 rounds")
+        checks.whole("period", self.period, least=2)
 
     def share(self, t: int) -> float:
         """Returns the probability that a client of round `t` comes from group 1."""

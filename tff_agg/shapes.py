@@ -10,11 +10,11 @@ Example:
 
 import dataclasses
 
-from tff_agg import fields
+from tff_agg import checks, fields
 from tff_agg.experiment import commands
 from tff_agg.fields import described
 from tff_agg.noise import cache
-from tff_agg.privacy import checks, shapes, signal
+from tff_agg.privacy import shapes, signal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class ShapesOptions:
 
     def __post_init__(self) -> None:
         fields.check(self)
-        checks.check_delta(self.delta)
-        checks.check_epsilon(self.epsilon)
+        checks.delta(self.delta)
+        checks.epsilon(self.epsilon)
         if self.population < 2:
             raise ValueError(
                 f"population={self.population} must say how many users there are"

@@ -55,6 +55,33 @@ def shapes_agree(a: Scalar, b: Scalar) -> bool:
     return first == second
 
 
+def check_alike(given: Structure, expected: Structure, name: str, of: str) -> None:
+    """Refuses a structure whose leaves would broadcast to others instead of match.
+
+    Args:
+      given: What was given.
+      expected: What has the form and shapes that are right.
+      name: What errors call it.
+      of: What errors say before the right shape.
+
+    Raises:
+      ValueError: A leaf has another shape, or the leaves have other places.
+
+    Example:
+      check_alike(np.ones(2), np.ones(3), "mean", "the model has")  # ValueError
+    """
+    tree.assert_same_structure(expected, given, check_types=False)
+    for (path, right), leaf in zip(
+        tree.flatten_with_path(expected), leaves(given), strict=True
+    ):
+        if not shapes_agree(right, leaf):
+            where = ".".join(map(str, path)) or "the structure itself"
+            raise ValueError(
+                f"{name}: the leaf at {where} has shape {tuple(np.shape(leaf))}; "
+                f"{of} {tuple(np.shape(right))}"
+            )
+
+
 def is_floating(value: Array) -> bool:
     """Returns whether a leaf holds real floating-point numbers (bfloat16 included)."""
     dtype = dtype_of(value)

@@ -154,13 +154,13 @@ def test_uta_refuses(k):
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, float("nan")])
 def test_ema_refuses_a_weight(value):
-    with pytest.raises(ValueError, match=r"weight must be in \(0, 1\]; got"):
+    with pytest.raises(ValueError, match=r"weight must be in \(0, 1\], got"):
         averaging.ema(weight=value)
 
 
 @pytest.mark.parametrize("value", [1, -0.1, 1.1, float("nan")])
 def test_ema_refuses_a_decay(value):
-    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\); got"):
+    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\), got"):
         averaging.ema(decay=value)
 
 
@@ -172,23 +172,23 @@ def test_ema_takes_exactly_one(arguments):
 
 @pytest.mark.parametrize("gamma", [-1, float("nan"), float("inf")])
 def test_pda_refuses(gamma):
-    with pytest.raises(ValueError, match="gamma must be finite"):
+    with pytest.raises(ValueError, match="gamma must be a finite number of at least 0"):
         averaging.pda(gamma)
 
 
 @pytest.mark.parametrize("beta", [-0.1, 1.1, float("nan")])
 def test_schedule_free_refuses(beta):
-    with pytest.raises(ValueError, match=r"beta must be in \[0, 1\]; got"):
+    with pytest.raises(ValueError, match=r"beta must be in \[0, 1\], got"):
         averaging.schedule_free(beta)
-    with pytest.raises(ValueError, match="gamma must be finite"):
+    with pytest.raises(ValueError, match="gamma must be a finite number of at least 0"):
         averaging.schedule_free(gamma=-1.0)
 
 
 @pytest.mark.parametrize("call", ["1", None, True])
 def test_numbers_must_be_numbers(call):
-    with pytest.raises(ValueError, match="gamma must be a number"):
+    with pytest.raises(ValueError, match="gamma must be a finite number"):
         averaging.pda(call)
-    with pytest.raises(ValueError, match="weight must be a number"):
+    with pytest.raises(ValueError, match=r"weight must be in \(0, 1\]"):
         averaging.ema(weight=call or "x")
 
 

@@ -100,7 +100,7 @@ def test_restarts_cost_noise():
         ({"max_participations": 3}, "max_participations=3 needs participation="),
         ({"delta": 1.0}, "delta must be strictly between 0 and 1, got 1.0"),
         ({"delta": 0.0}, "delta must be strictly between 0 and 1, got 0.0"),
-        ({"server_momentum": 1.5}, "server_momentum must be below 1; got 1.5"),
+        ({"server_momentum": 1.5}, r"server_momentum must be in \[0, 1\), got 1.5"),
         ({"keep_last": -1}, "keep_last must be at least 0"),
     ],
 )

@@ -273,7 +273,7 @@ def test_it_refuses_what_the_plan_does_not_have():
     state, _ = process.next(process.initialize(network_weights()), examples(3))
     with pytest.raises(ValueError, match="the plan is for 1 steps; 1 are done"):
         process.next(state, examples(3))
-    with pytest.raises(ValueError, match="learning_rate must be positive"):
+    with pytest.raises(ValueError, match="learning_rate must be a positive"):
         DPSGDProcess(SampleModel(network_loss), plan=plan(), learning_rate=0)
     with pytest.raises(TypeError, match="sampled batches"):
         DPSGDProcess(SampleModel(network_loss), plan=None)

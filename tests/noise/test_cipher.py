@@ -208,7 +208,7 @@ def test_fresh_seeds_are_keys_and_differ():
     seeds = {tuple(noise.fresh_seed()) for _ in range(20)}
     assert len(seeds) == 20 and {len(seed) for seed in seeds} == {4}
     assert noise.fresh_seed(words=2).shape == (2,)
-    with pytest.raises(ValueError, match="words must be 2 or 4, got 3"):
+    with pytest.raises(ValueError, match="words must be one of 2, 4, got 3"):
         noise.fresh_seed(3)
     words = np.array([noise.fresh_seed() for _ in range(200)])
     # Both signs of each word, and every bit.

@@ -1,10 +1,13 @@
 """What every mechanism promises, for every mechanism and every library."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 import scipy.stats
 
-from tff_agg import backends, noise, structure
+from tff_agg import averaging, backends, noise, structure
 from tff_agg.noise import generators, seeds
 
 N = 12
@@ -350,6 +353,67 @@ def test_bad_structures():
         noise.identity().init(np.zeros(2, np.int32), SEED)
     with pytest.raises(ValueError, match="leaves"):
         noise.identity().init({}, SEED)
+
+
+@pytest.mark.parametrize("library", ["numpy", "tf", "jax"])
+@EVERY
+def test_a_state_is_for_structures_of_its_shapes(mechanism, library):
+    """Where a state keeps noise; without, a `like` is all that says the shapes."""
+    if library == "numpy":
+        make = np.zeros
+    elif library == "tf":
+        import tensorflow as tf
+
+        make = tf.zeros
+    else:
+        import jax
+
+        make = jax.numpy.zeros
+    state = mechanism.init({"w": make((3, 4))}, np.array(SEED))
+    others = ({"w": make((1, 4))}, {"w": make((3, 4)), "b": make((2,))})
+    if not mechanism.buffers:
+        return
+    with pytest.raises(ValueError, match=r"leaf at w has shape \(1, 4\).*\(3, 4\)"):
+        mechanism.next(state, others[0])
+    with pytest.raises(ValueError, match="same"):
+        mechanism.next(state, others[1])
+
+
+def test_a_tensor_of_pytorch_is_told_how_to_convert_it():
+    tensor = type("Tensor", (), {"__module__": "torch"})()
+    for refused in (
+        lambda: noise.identity().init({"w": tensor}, SEED),
+        lambda: averaging.uta(2).init([tensor]),
+    ):
+        with pytest.raises(TypeError, match=r"detach\(\).cpu\(\).numpy\(\)"):
+            refused()
+
+
+@EVERY
+def test_it_is_rebuilt_from_what_was_saved_without_a_search(mechanism, monkeypatch):
+    import scipy.optimize
+
+    def search(*args, **kwargs):
+        raise AssertionError("optimised again")
+
+    monkeypatch.setattr(scipy.optimize, "minimize", search)
+    monkeypatch.setattr(sys.modules["tff_agg.noise.dense"], "optimal", search)
+    again = noise.from_json(json.loads(json.dumps(mechanism.to_json())))
+    n, like = rounds_of(mechanism), np.zeros((2, 3), np.float32)
+    np.testing.assert_array_equal(again.matrix(n), mechanism.matrix(n))
+    np.testing.assert_array_equal(stream(again, like), stream(mechanism, like))
+    for name in ("name", "parameters", "max_rounds", "buffers", "bands"):
+        assert getattr(again, name) == getattr(mechanism, name)
+    assert again.to_json() == mechanism.to_json()
+
+
+def test_only_what_was_saved_is_rebuilt():
+    with pytest.raises(ValueError, match=r"mechanism must be one of .*'blt'.* 'mine'"):
+        noise.from_json({"mechanism": "mine"})
+    with pytest.raises(ValueError, match="not the values of 'blt'"):
+        noise.from_json({"mechanism": "blt", "decays": [0.5]})
+    with pytest.raises(ValueError, match="not the values of 'tree'"):
+        noise.from_json({**noise.tree().to_json(), "branches": 3})
 
 
 @pytest.mark.parametrize(

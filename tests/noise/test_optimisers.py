@@ -123,6 +123,23 @@ def test_dense_has_unit_columns_and_no_negative_entry():
     assert np.array_equal(c, np.tril(c)) and (c.diagonal() > 0).all()
 
 
+def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
+    n, two = np.int64(64), np.int64(2)
+    for make in (
+        lambda n, k: noise.blt(n, k, separation=k, participations=k, cache=tmp_path),
+        lambda n, k: noise.banded(n, k, separation=k, participations=k, cache=tmp_path),
+        lambda n, k: noise.dense(n, cache=tmp_path),
+        lambda n, k: noise.tree("honaker", n),
+        lambda n, k: noise.banded_square_root(n),
+        lambda n, k: noise.restart_every(noise.tree(), k),
+    ):
+        of_numpy, of_python = make(n, two), make(64, 2)
+        assert json.dumps(of_numpy.to_json()) == json.dumps(of_python.to_json())
+    for make in (noise.blt, noise.dense, noise.banded_square_root):
+        with pytest.raises(ValueError, match="True"):
+            make(True)
+
+
 def test_cache_hands_out_what_it_stored(tmp_path):
     first = noise.blt(80, 2, cache=tmp_path)
     (path,) = tmp_path.iterdir()

@@ -385,11 +385,11 @@ def test_the_check_accepts_what_is_allowed():
         ({"groups": everyone([1, 1]), "schedule": None}, "twice"),
         ({"groups": everyone([1, 2])}, "schedule"),
         ({"schedule": None}, "schedule"),
-        ({"cohort_size": 0}, "cohort_size=0"),
-        ({"rounds": 1.5}, "rounds=1.5"),
-        ({"split": "even"}, "split='even'"),
-        ({"when_exhausted": "ignore"}, "when_exhausted='ignore'"),
-        ({"seed": None}, "seed=None"),
+        ({"cohort_size": 0}, r"cohort_size .* got 0"),
+        ({"rounds": 1.5}, r"rounds .* got 1.5"),
+        ({"split": "even"}, r"split .* got 'even'"),
+        ({"when_exhausted": "ignore"}, r"when_exhausted .* got 'ignore'"),
+        ({"seed": None}, r"seed .* got None"),
     ],
 )
 def test_wrong_arguments_are_named(changes, message):
@@ -400,7 +400,7 @@ def test_wrong_arguments_are_named(changes, message):
 def test_unknown_schemas_and_rounds_are_refused():
     with pytest.raises(TypeError, match="participation"):
         make(participation="once")
-    with pytest.raises(ValueError, match="round=60"):
+    with pytest.raises(ValueError, match=r"round .* 0 to 59, got 60"):
         make().sample(60)
 
 

@@ -7,11 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
+from tff_agg import checks
 from tff_agg.privacy import (
     METHODS,
     AtMostOnce,
     Loss,
-    checks,
     delta_warning,
     losses,
     noise_for,
@@ -145,4 +145,4 @@ def test_bad_input_is_named(make, name):
 
 def test_messages_name_the_value():
     with pytest.raises(ValueError, match=r"strictly between 0 and 1, got 1\.5"):
-        checks.check_delta(1.5)
+        checks.delta(1.5)

@@ -109,7 +109,7 @@ def test_bad_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="period 5"):
         separation.memory_of(np.zeros((3, 1)), [0, 2, 4], total=4, period=5)
     found = memory(chain(0.9, 128))
-    with pytest.raises(ValueError, match="count=1 must be from 2 to"):
+    with pytest.raises(ValueError, match=r"count .* from 2 to"):
         found.checkpoints(1)
     with pytest.raises(ValueError, match=f"to {found.most}"):
         found.checkpoints(1000)

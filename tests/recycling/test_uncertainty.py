@@ -154,7 +154,7 @@ def test_one_run_gives_more_samples_than_its_rounds_give_runs():
     for burn_in, gap in ((100, 10), (50, 5), (250, 50)):
         found = uncertainty.samples(10_000, burn_in, gap)
         assert found.checkpoints / found.runs == pytest.approx(burn_in / gap, rel=0.05)
-    with pytest.raises(ValueError, match="burn_in=0"):
+    with pytest.raises(ValueError, match=r"burn_in .* got 0"):
         uncertainty.samples(10, 0, 1)
 
 
@@ -237,7 +237,7 @@ def test_the_interval_of_the_mean_covers_it_as_often_as_it_says():
     new = rng.standard_normal(40_000)
     half = uncertainty.interval_factor(8, of="model") / 2 * values.std(axis=0, ddof=1)
     assert abs((abs(new - values.mean(axis=0)) <= half).mean() - 0.95) < 0.005
-    with pytest.raises(ValueError, match="of="):
+    with pytest.raises(ValueError, match="of must be one of"):
         uncertainty.interval_factor(8, of="median")
 
 

@@ -104,8 +104,8 @@ def test_an_optimiser_that_is_not_linear_has_no_response():
         (lambda: momentum(1.0), r"momentum must be in \[0, 1\), got 1.0"),
         (lambda: momentum(-0.1), r"momentum must be in \[0, 1\), got -0.1"),
         (lambda: momentum(nesterov=True), "nesterov=True needs a momentum"),
-        (lambda: server_step(learning_rate=0.0), "learning_rate must be positive"),
-        (lambda: server_step(learning_rate=np.inf), "learning_rate must be positive"),
+        (lambda: server_step(learning_rate=0.0), "learning_rate must be a positive"),
+        (lambda: server_step(learning_rate=np.inf), "learning_rate must be a positive"),
         (lambda: server_step(step_from="average"), "step_from must be one of"),
     ],
 )

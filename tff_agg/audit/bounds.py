@@ -27,8 +27,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from tff_agg.privacy import checks
+from tff_agg import checks
 
+_CONFIDENCE = "[0.5, 1)"
 _LARGEST_MU = 1e4
 _TOLERANCE = 1e-4
 
@@ -74,7 +75,7 @@ def fit(
       1.5
     """
     scores, included = np.asarray(scores, float), np.asarray(included, bool)
-    _check_confidence(confidence)
+    checks.number("confidence", confidence, _CONFIDENCE)
     if min(included.sum(), (~included).sum()) < 2:
         raise ValueError(
             f"an estimate needs two canaries of either kind, got {included.sum()} "
@@ -113,7 +114,7 @@ def lower_bound(
     """
     strengths = np.asarray(strengths, float)
     _check_guesses(correct, len(strengths), len(strengths))
-    _check_confidence(confidence)
+    checks.number("confidence", confidence, _CONFIDENCE)
     if not ((strengths > 0) & (strengths <= 1)).all():
         raise ValueError("strengths must be in (0, 1]")
 
@@ -165,7 +166,7 @@ def lower_bound_if_dependent(
       0.8
     """
     _check_guesses(correct, guesses, canaries)
-    _check_confidence(confidence)
+    checks.number("confidence", confidence, _CONFIDENCE)
 
     def refuted(mu: float) -> bool:
         mass = 1 - confidence
@@ -210,8 +211,8 @@ def epsilon_lower_bound(
       3.1
     """
     _check_guesses(correct, guesses, canaries)
-    _check_confidence(confidence)
-    checks.check_delta(delta)
+    checks.number("confidence", confidence, _CONFIDENCE)
+    checks.delta(delta)
 
     def refuted(epsilon: float) -> bool:
         p = 1 / (1 + math.exp(-epsilon))
@@ -245,9 +246,3 @@ def _check_guesses(correct: int, guesses: int, canaries: int) -> None:
             "correct, guesses and canaries must rise from 0 on, got "
             f"{correct!r}, {guesses!r}, {canaries!r}"
         )
-
-
-def _check_confidence(confidence: float) -> None:
-    """Refuses what is no confidence."""
-    if not 0.5 <= confidence < 1:
-        raise ValueError(f"confidence must be in [0.5, 1), got {confidence!r}")

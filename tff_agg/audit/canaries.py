@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_agg import checks
+
 # A direction of so many coordinates in each tensor is as hard to hide as a longer one,
 # and a projection on it is cheap however large the model is.
 LARGEST_SUPPORT = 4096
@@ -76,8 +78,7 @@ def make_directions(count: int, sizes: Sequence[int], seed: int) -> Directions:
       >>> directions.positions.shape
       (3, 2)
     """
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise ValueError(f"count must be an integer of at least 1, got {count!r}")
+    count = checks.whole("count", count)
     if not sizes or max(sizes) < count:
         raise ValueError(
             f"count={count} directions need a tensor with as many parameters; the "

@@ -6,6 +6,7 @@ audit is as strong as the analysis only where its canaries take part in such rou
 
 import numpy as np
 
+from tff_agg import checks
 from tff_agg.privacy.participation import check_schema
 from tff_agg.privacy.plan import Plan
 
@@ -53,8 +54,8 @@ def strongest_rounds(
     most = schema.largest(n)
     if room is None:
         room = -(-2 * count * most // n)
-    if count < 1 or room < 1:
-        raise ValueError(f"count and room must be at least 1, got {count}, {room}")
+    checks.whole("count", count)
+    checks.whole("room", room)
     step = schema.spacing(n)
     patterns = [tuple(range(start, n, step))[:most] for start in range(n)]
     matrix = plan.mechanism.matrix(n)

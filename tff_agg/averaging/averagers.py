@@ -8,14 +8,12 @@ tensors (eager or in a graph) and JAX arrays alike. Averaging is post-processing
 what the private training has released already, so it costs no privacy.
 """
 
-import math
-import numbers
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tff_agg import backends, structure
+from tff_agg import backends, checks, structure
 from tff_agg.aliases import Array, JsonObject, Scalar, Structure
 from tff_agg.averaging import windows
 from tff_agg.structure import Form
@@ -101,11 +99,10 @@ def uta(k: int) -> Averager:
       >>> uta(2).weights(3).tolist()
       [0.0, 0.0, 0.5, 0.5]
     """
-    _check_count("k", k, minimum=1)
-    k = int(k)
+    k = checks.whole("k", k)
 
     def weights(t: int) -> np.ndarray:
-        _check_count("t", t, minimum=0)
+        checks.whole("t", t, least=0)
         count = min(t + 1, k)
         out = np.zeros(t + 1)
         out[t + 1 - count :] = 1.0 / count
@@ -151,14 +148,8 @@ def ema(
         )
     on_newest = weight is not None
     side, beta = ("weight", weight) if on_newest else ("decay", decay)
-    _check_real(side, beta)
-    assert beta is not None
-    if on_newest and not 0 < beta <= 1:
-        raise ValueError(f"weight must be in (0, 1]; got {weight!r}")
-    if not on_newest and not 0 <= beta < 1:
-        raise ValueError(f"decay must be in [0, 1); got {decay!r}")
-    largest = float(beta)
-    name = f"ema({side}={beta:g}"
+    largest = checks.number(side, beta, "(0, 1]" if on_newest else "[0, 1)")
+    name = f"ema({side}={largest:g}"
 
     def newest_weight(t: Scalar) -> Scalar:
         if warm_up:
@@ -184,10 +175,7 @@ def pda(gamma: float) -> Averager:
       >>> pda(0).weights(3).tolist()
       [0.25, 0.25, 0.25, 0.25]
     """
-    _check_real("gamma", gamma)
-    if not 0 <= gamma < math.inf:
-        raise ValueError(f"gamma must be finite and at least 0; got {gamma!r}")
-    gamma = float(gamma)
+    gamma = checks.number("gamma", gamma, "[0, inf)")
 
     def newest_weight(t: Scalar) -> Scalar:
         # `t` counts from 0 here and from 1 in the formula.
@@ -217,10 +205,7 @@ def schedule_free(beta: float = 0.9, gamma: float = 8.0) -> Averager:
       >>> schedule_free(beta=0.5, gamma=0).weights(3).tolist()
       [0.125, 0.125, 0.125, 0.625]
     """
-    _check_real("beta", beta)
-    if not 0 <= beta <= 1:
-        raise ValueError(f"beta must be in [0, 1]; got {beta!r}")
-    beta = float(beta)
+    beta = checks.number("beta", beta, "[0, 1]")
     running = pda(gamma)
     assert running.weights is not None
     average_weights = running.weights
@@ -260,8 +245,7 @@ def starting_at(tau: int, averager: Averager) -> Averager:
       >>> starting_at(2, pda(0)).weights(2).round(3).tolist()
       [0.333, 0.333, 0.333]
     """
-    _check_count("tau", tau, minimum=0)
-    tau = int(tau)
+    tau = checks.whole("tau", tau, least=0)
 
     def init(theta: Structure) -> State:
         return {"step": windows.counter(theta), "inner": averager.init(theta)}
@@ -305,7 +289,9 @@ def _moving(newest_weight: Callable[[Scalar], Scalar], name: str) -> Averager:
         return {"step": windows.counter(theta), "average": theta}
 
     def next_(state: State, theta: Form) -> tuple[State, Form]:
-        windows.check_alike(state["average"], theta)
+        structure.check_alike(
+            theta, state["average"], "checkpoint", "the ones before have"
+        )
         step = state["step"] + 1
         library = backends.of(step)
         weight = newest_weight(library.cast(step, np.float64))
@@ -321,7 +307,7 @@ def _moving(newest_weight: Callable[[Scalar], Scalar], name: str) -> Averager:
         return {"step": step, "average": average}, average
 
     def weights(t: int) -> np.ndarray:
-        _check_count("t", t, minimum=0)
+        checks.whole("t", t, least=0)
         out = np.zeros(t + 1)
         out[0] = 1.0
         for i in range(1, t + 1):
@@ -334,20 +320,7 @@ def _moving(newest_weight: Callable[[Scalar], Scalar], name: str) -> Averager:
 
 
 def _unit(t: int) -> np.ndarray:
-    _check_count("t", t, minimum=0)
+    checks.whole("t", t, least=0)
     out = np.zeros(t + 1)
     out[t] = 1.0
     return out
-
-
-def _check_count(name: str, value: int, minimum: int) -> None:
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < minimum:
-        raise ValueError(
-            f"{name} must be a whole number of at least {minimum}; got {value!r}"
-        )
-
-
-def _check_real(name: str, value: float | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a number; got {value!r}")

@@ -41,7 +41,9 @@ def tail_mean(k: int) -> tuple[Callable, Callable]:
         return {"step": counter(theta), "window": (theta,) + (empty,) * (k - 1)}
 
     def next_(state: Window, theta: Form) -> tuple[Window, Form]:
-        check_alike(state["window"][0], theta)
+        structure.check_alike(
+            theta, state["window"][0], "checkpoint", "the ones before have"
+        )
         step = state["step"] + 1
         window = (theta, *state["window"][:-1])
         library = backends.of(step)
@@ -65,6 +67,7 @@ def counter(theta: Structure) -> Array:
 
 def check_floating(theta: Structure) -> None:
     """Refuses leaves that a mean would turn into another type."""
+    backends.of(theta)  # It refuses a library that nothing here knows.
     for path, leaf in tree.flatten_with_path(theta):
         if not structure.is_floating(leaf):
             where = ".".join(map(str, path)) or "the structure itself"
@@ -73,18 +76,4 @@ def check_floating(theta: Structure) -> None:
                 f"{structure.dtype_of(leaf)}, and only floating-point leaves have a "
                 "mean of their own type; keep whole-number leaves out of the "
                 "averaged structure, or convert them to float32"
-            )
-
-
-def check_alike(expected: Structure, theta: Structure) -> None:
-    """Refuses a checkpoint whose leaves would broadcast instead of match."""
-    tree.assert_same_structure(expected, theta, check_types=False)
-    for (path, old), new in zip(
-        tree.flatten_with_path(expected), structure.leaves(theta), strict=True
-    ):
-        if not structure.shapes_agree(old, new):
-            where = ".".join(map(str, path)) or "the structure itself"
-            raise ValueError(
-                f"the leaf at {where} has shape {np.shape(new)}; the checkpoints "
-                f"before it have {np.shape(old)}"
             )

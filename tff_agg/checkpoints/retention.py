@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from tff_agg import checks
+
 Policy = int | Mapping[str, int] | None
 
 
@@ -29,12 +31,8 @@ class Retention:
             policy = getattr(self, argument)
             given = policy if isinstance(policy, Mapping) else {"": policy}
             for name, number in given.items():
-                if number is None or (isinstance(number, int) and number >= 1):
-                    continue
-                where = f"[{name!r}]" if name else ""
-                raise ValueError(
-                    f"{argument}{where}={number!r} must be 1 or more, or None."
-                )
+                if number is not None:
+                    checks.whole(f"{argument}[{name!r}]" if name else argument, number)
 
     def dropped(self, name: str, rounds: Sequence[int]) -> list[int]:
         """Returns those of a name's (sorted) rounds that need not stay."""

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_agg import files
+from tff_agg import checks, files
 from tff_agg.aliases import Stored
 from tff_agg.checkpoints import blobs, encoding, manifests, retention
 from tff_agg.checkpoints.blobs import CorruptCheckpointError, StoreError
@@ -131,15 +131,12 @@ class CheckpointStore:
           StoreError: The disk is full, the folder cannot be written to, and the like.
             The checkpoints saved before are intact.
         """
-        if isinstance(round, bool) or not isinstance(round, int | np.integer):
-            raise TypeError(f"round={round!r} must be an integer.")
-        if round < 0:
-            raise ValueError(f"round={round} must be zero or more.")
+        round = checks.whole("round", round, least=0)
         if not prepared.items:
             raise ValueError("items is empty: a checkpoint needs at least one name.")
         with blobs.storing("save a checkpoint", self.folder):
             self._writer_view()
-            self._write(int(round), prepared)
+            self._write(round, prepared)
             self._apply_policies(prepared.items)
 
     def load(self, round: int, name: str) -> Any:
@@ -218,8 +215,8 @@ class CheckpointStore:
           durable: Whether a power failure after this cannot bring them back. Without
             it, that is so after the next save.
         """
-        if bad := {name: n for name, n in keep_last.items() if n < 0}:
-            raise ValueError(f"keep_last={bad} must be zero or more.")
+        for name, number in keep_last.items():
+            checks.whole(f"keep_last[{name!r}]", number, least=0)
         with blobs.storing("discard checkpoints", self.folder):
             view = self._writer_view()
             old: dict[int, set[str]] = {}

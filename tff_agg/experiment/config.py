@@ -9,10 +9,9 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
-from tff_agg import averaging, fields, noise, privacy
+from tff_agg import averaging, checks, fields, noise, privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.fields import described
-from tff_agg.privacy import checks
 
 AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 SCHEDULES = ("linear", "cosine", "step", "constant")
@@ -119,7 +118,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         fields.check(self)
-        checks.check_delta(self.delta)
+        checks.delta(self.delta)
         if self.averager == "ema" and (self.ema_weight is None) == (
             self.ema_decay is None
         ):

@@ -12,6 +12,7 @@ from tff_agg.noise.blt import blt, blt_from
 from tff_agg.noise.dense import dense, dense_from
 from tff_agg.noise.mechanism import Mechanism, Stream, identity
 from tff_agg.noise.restart import restart_every
+from tff_agg.noise.saved import from_json
 from tff_agg.noise.seeds import fresh_seed
 from tff_agg.noise.tree import tree
 
@@ -26,6 +27,7 @@ __all__ = [
     "dense",
     "dense_from",
     "fresh_seed",
+    "from_json",
     "identity",
     "restart_every",
     "tree",

@@ -12,12 +12,11 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit, logit
 
-from tff_agg import structure
+from tff_agg import checks, structure
 from tff_agg.aliases import Json
 from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
 from tff_agg.noise import toeplitz
-from tff_agg.noise.blt import check_schema
 from tff_agg.noise.mechanism import Mechanism, Stream
 
 
@@ -80,8 +79,7 @@ def banded_square_root(bands: int, momentum_decay: float = 0.0) -> Mechanism:
       >>> banded_square_root(3).toeplitz(4)
       array([1.   , 0.5  , 0.375, 0.   ])
     """
-    if not isinstance(bands, int) or bands < 1:
-        raise ValueError(f"bands must be a positive integer, got {bands!r}")
+    bands = checks.whole("bands", bands)
     return banded_from(
         toeplitz.square_root(bands, momentum_decay),
         form="square root",
@@ -117,9 +115,10 @@ def banded(
       >>> banded(rounds=100, bands=8).buffers
       7
     """
-    separation = check_schema(rounds, separation, participations)
-    if not isinstance(bands, int) or not 1 <= bands <= rounds:
-        raise ValueError(f"bands must be from 1 to rounds={rounds}, got {bands!r}")
+    rounds, separation, participations = toeplitz.check_schema(
+        rounds, separation, participations
+    )
+    bands = checks.whole("bands", bands, most=rounds)
     toeplitz.error_weights(1, metric)
     found, inputs = caches.optimised(
         "banded", cache, _optimise,

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit, logit
 
-from tff_agg import structure
+from tff_agg import checks, structure
 from tff_agg.aliases import Json
 from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
@@ -104,9 +104,10 @@ def blt(
       >>> blt(rounds=100, buffers=2).buffers
       2
     """
-    if not isinstance(buffers, int) or not 1 <= buffers <= 8:
-        raise ValueError(f"buffers must be an integer from 1 to 8, got {buffers!r}")
-    separation = check_schema(rounds, separation, participations)
+    buffers = checks.whole("buffers", buffers, most=8)
+    rounds, separation, participations = toeplitz.check_schema(
+        rounds, separation, participations
+    )
     toeplitz.error_weights(1, metric)
     (theta, omega), inputs = caches.optimised(
         "blt", cache, _optimise,
@@ -114,28 +115,6 @@ def blt(
         participations=participations, momentum_decay=momentum_decay, metric=metric,
     )  # fmt: skip
     return blt_from(tuple(theta), tuple(omega), optimised_for=inputs)
-
-
-def check_schema(rounds: int, separation: int | None, participations: int) -> int:
-    """Checks what a mechanism is optimised for and returns the separation."""
-    if not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
-    if not isinstance(participations, int | np.integer) or participations < 1:
-        raise ValueError(
-            f"participations must be a positive integer, got {participations!r}"
-        )
-    if separation is None:
-        if participations > 1:
-            raise ValueError(
-                f"participations={participations} needs a separation of the rounds"
-            )
-        return rounds
-    if separation < 1 or (participations - 1) * separation >= rounds:
-        raise ValueError(
-            f"participations={participations} at separation={separation} do not fit "
-            f"into rounds={rounds}"
-        )
-    return separation
 
 
 def _column(theta: np.ndarray, omega: np.ndarray, n: int) -> np.ndarray:

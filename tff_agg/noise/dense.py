@@ -11,6 +11,7 @@ import os
 import numpy as np
 import scipy.linalg
 
+from tff_agg import checks
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
@@ -59,6 +60,12 @@ def dense_from(matrix: np.ndarray, **reported: Json) -> Mechanism:
         matrix=lambda n: c[:n, :n].copy(),
         max_rounds=rounds,
         parameters={"rounds": rounds, **reported},
+        content=lambda: {
+            "mechanism": "dense",
+            # The triangle, row by row: JSON gives back every bit.
+            "rows": [row[: i + 1].tolist() for i, row in enumerate(c)],
+            **reported,
+        },
     )
 
 
@@ -84,10 +91,8 @@ def dense(
       >>> dense(rounds=64).matrix(64).shape
       (64, 64)
     """
-    if not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
-    if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must be in (0, 1), got {tolerance!r}")
+    rounds = checks.whole("rounds", rounds)
+    tolerance = checks.number("tolerance", tolerance, "(0, 1)")
     inputs: JsonObject = {
         "kind": "dense",
         "rounds": rounds,

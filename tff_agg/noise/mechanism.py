@@ -14,8 +14,8 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
-from tff_agg import backends, structure
-from tff_agg.aliases import Array, Json, Scalar, Structure
+from tff_agg import backends, checks, structure
+from tff_agg.aliases import Array, Json, JsonObject, Scalar, Structure
 from tff_agg.backends import Backend
 from tff_agg.noise import generators, seeds
 from tff_agg.structure import Form
@@ -69,6 +69,7 @@ class Mechanism:
         would reveal at most; C itself where it is None.
       decoder: `decoder(n)` turns the encoder's noise into that of the rounds.
       forest: `forest(n)` describes tree encoders for the exact sensitivity.
+      content: Makes what `to_json` returns where name and parameters do not say all.
 
     Example:
       >>> mechanism = identity()
@@ -87,6 +88,7 @@ class Mechanism:
     encoder: Callable[[int], np.ndarray] | None = None
     decoder: Callable[[int], np.ndarray] | None = None
     forest: Callable[[int], tuple] | None = None
+    content: Callable[[], JsonObject] | None = None
 
     def init(self, like: Structure, seed: seeds.Seed) -> State:
         """Returns the state before the first round.
@@ -113,7 +115,8 @@ class Mechanism:
     def next(self, state: State, like: Form) -> tuple[State, Form]:
         """Returns the next state and this round's noise, a row of C⁻¹z.
 
-        Pure and traceable: the round may be a tensor of a graph.
+        Pure and traceable: the round may be a tensor of a graph. A `like` of other
+        shapes than the buffers in the state is refused.
         """
         backend = check_like(like)
         if backend.name == "tf":
@@ -138,6 +141,8 @@ class Mechanism:
             return generators.normals(backend, seed, at, like, index)
 
         buffers = state.get("buffers", ())
+        for buffer in buffers:
+            structure.check_alike(like, buffer, "like", "the state was made for")
         buffers, noise = self.stream.step(backend, buffers, round, draw, like)
         if self.max_rounds is not None and not backend.raises:
             noise = backend.check(inside, noise, message)
@@ -148,14 +153,13 @@ class Mechanism:
 
     def check_rounds(self, n: int) -> int:
         """Returns `n`, refusing what the mechanism cannot serve."""
-        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-            raise ValueError(f"rounds must be a positive integer, got {n!r}")
+        n = checks.whole("rounds", n)
         if self.max_rounds is not None and n > self.max_rounds:
             raise ValueError(
                 f"{self.name} was built for {self.max_rounds} rounds, {n} are asked "
                 f"for; build it with rounds={n} or restart it in between"
             )
-        return int(n)
+        return n
 
     def fingerprint(self, rounds: int) -> list[float]:
         """Returns eight numbers uᵀCv that tell C of so many rounds from any other.
@@ -172,6 +176,19 @@ class Mechanism:
         matrix = (self.decoder or self.matrix)(n)
         left, right = _weights(n), _weights(matrix.shape[1])[::-1]
         return [float(u @ matrix @ v) for u, v in zip(left, right, strict=True)]
+
+    def to_json(self) -> JsonObject:
+        """Returns all that `noise.from_json` needs, as JSON values.
+
+        Those of a dense mechanism hold its whole matrix.
+
+        Example:
+          >>> identity().to_json()
+          {'mechanism': 'identity'}
+        """
+        if self.content is not None:
+            return self.content()
+        return {"mechanism": self.name, **self.parameters}
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{k}={v}" for k, v in self.parameters.items())

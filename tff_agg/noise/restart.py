@@ -24,7 +24,7 @@ def restart_every(mechanism: Mechanism, period: int) -> Mechanism:
              [0., 0., 1.]])
     """
     try:
-        mechanism.check_rounds(period)
+        period = mechanism.check_rounds(period)
     except ValueError as error:
         raise ValueError(f"period={period!r}: {error}") from None
 
@@ -76,4 +76,9 @@ def restart_every(mechanism: Mechanism, period: int) -> Mechanism:
         encoder=block_diagonal(mechanism.encoder),
         decoder=block_diagonal(mechanism.decoder),
         forest=forest,
+        content=lambda: {
+            "mechanism": "restart",
+            "period": period,
+            "inner": mechanism.to_json(),
+        },
     )

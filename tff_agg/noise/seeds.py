@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_agg import checks
 from tff_agg.aliases import Array
 from tff_agg.backends import NUMPY, Backend
 
@@ -37,9 +38,7 @@ def fresh_seed(words: int = CIPHER_WORDS) -> np.ndarray:
 
 def check_number(words: int) -> int:
     """Returns how many integers a seed has; refuses what no seed has."""
-    if words not in (KNOWN_WORDS, CIPHER_WORDS):
-        raise ValueError(f"words must be {KNOWN_WORDS} or {CIPHER_WORDS}, got {words}")
-    return words
+    return checks.choice("words", words, (KNOWN_WORDS, CIPHER_WORDS))
 
 
 def generator_name(words: int) -> str:
@@ -161,8 +160,7 @@ def seed_in(backend: Backend, seed: Seed) -> Array:
 def _words(seed: Seed) -> np.ndarray:
     """Returns `seed` as numpy uint64, whatever integers it was given as."""
     flat = np.asarray(seed, dtype=object).reshape(-1).tolist()
-    whole = all(isinstance(word, int | np.integer) for word in flat)
-    words = [int(word) for word in flat] if whole else []
+    words = [int(word) for word in flat] if all(map(checks.is_whole, flat)) else []
     in_range = all(-(2**63) <= word < 2**64 for word in words)
     if len(words) not in (2, CIPHER_WORDS) or not in_range:
         raise ValueError(f"seed must be {_WANTED}, got {seed!r}")

@@ -12,7 +12,30 @@ import numpy as np
 import scipy.linalg
 import scipy.signal
 
+from tff_agg import checks
+
 METRICS = ("mean", "max")
+
+
+def check_schema(
+    rounds: int, separation: int | None, participations: int
+) -> tuple[int, int, int]:
+    """Returns what a mechanism is optimised for, its separation filled in."""
+    rounds = checks.whole("rounds", rounds)
+    participations = checks.whole("participations", participations)
+    if separation is None:
+        if participations > 1:
+            raise ValueError(
+                f"participations={participations} needs a separation of the rounds"
+            )
+        return rounds, rounds, participations
+    separation = checks.whole("separation", separation)
+    if (participations - 1) * separation >= rounds:
+        raise ValueError(
+            f"participations={participations} at separation={separation} do not fit "
+            f"into rounds={rounds}"
+        )
+    return rounds, separation, participations
 
 
 def workload_column(n: int, momentum_decay: float = 0.0) -> np.ndarray:
@@ -25,8 +48,7 @@ def workload_column(n: int, momentum_decay: float = 0.0) -> np.ndarray:
       >>> workload_column(3, 0.5)
       array([1.  , 1.5 , 1.75])
     """
-    if not 0 <= momentum_decay < 1:
-        raise ValueError(f"momentum_decay must be in [0, 1), got {momentum_decay!r}")
+    checks.number("momentum_decay", momentum_decay, "[0, 1)")
     return np.cumsum(momentum_decay ** np.arange(n, dtype=float))
 
 
@@ -60,8 +82,7 @@ def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 def error_weights(n: int, metric: str) -> np.ndarray:
     """Returns how B's squared coefficients add up to the squared error."""
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {METRICS}, got {metric!r}")
+    checks.choice("metric", metric, METRICS)
     return np.arange(n, 0, -1) / n if metric == "mean" else np.ones(n)
 
 

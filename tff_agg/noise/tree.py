@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import scipy.linalg
 
-from tff_agg import structure
+from tff_agg import checks, structure
 from tff_agg.aliases import Json, Scalar, Structure
 from tff_agg.backends import Backend, combine
 from tff_agg.noise import forest
@@ -42,14 +42,12 @@ def tree(
       array([[1., 0.],
              [1., 1.]])
     """
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator must be one of {ESTIMATORS}, got {estimator!r}")
+    checks.choice("estimator", estimator, ESTIMATORS)
     if rounds is None and (completion or estimator == "honaker"):
         raise ValueError(
             "rounds must be given for estimator='honaker' and for completion=True"
         )
-    if rounds is not None and (not isinstance(rounds, int) or rounds < 1):
-        raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
+    rounds = rounds if rounds is None else checks.whole("rounds", rounds)
     parameters = {"estimator": estimator, "rounds": rounds, "completion": completion}
     # A tree over a power of two is complete as it is.
     final = rounds if completion and rounds and rounds & (rounds - 1) else None

@@ -10,8 +10,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tff_agg import checks
 from tff_agg.aliases import JsonObject
-from tff_agg.privacy import checks, cohorts, losses, sampled, tf_privacy
+from tff_agg.privacy import cohorts, losses, sampled, tf_privacy
 from tff_agg.privacy.losses import Loss
 from tff_agg.privacy.participation import (
     Participation,

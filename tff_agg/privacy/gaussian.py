@@ -18,7 +18,7 @@ import numpy as np
 import scipy.optimize
 from scipy.special import erf, log_ndtr
 
-from tff_agg.privacy import checks
+from tff_agg import checks
 
 WHOLE_ORDERS = np.arange(2.0, 257.0)
 # All whole orders are among them, so that they are never looser than those alone.
@@ -50,7 +50,7 @@ def epsilon(mu: float, delta: float) -> float:
       >>> round(epsilon(1 / 0.341, 1e-6), 2)
       17.65
     """
-    checks.check_delta(delta)
+    checks.delta(delta)
     # At ε = 0, δ is 2Φ(μ/2) − 1.
     if mu <= 0 or erf(mu / math.sqrt(8)) <= delta:
         return 0.0
@@ -70,8 +70,8 @@ def mu(epsilon_value: float, delta: float) -> float:
       >>> round(1 / mu(8.0, 1e-6), 6)
       0.652935
     """
-    checks.check_epsilon(epsilon_value)
-    checks.check_delta(delta)
+    checks.epsilon(epsilon_value)
+    checks.delta(delta)
 
     def above(x: float) -> float:
         return _log_delta(x, epsilon_value) - math.log(delta)
@@ -91,7 +91,7 @@ def mu(epsilon_value: float, delta: float) -> float:
 
 def textbook(rho: float, delta: float) -> float:
     """Converts ρ-zCDP to ε by the textbook's ρ + 2√(ρ·ln(1/δ)), the loosest of all."""
-    checks.check_delta(delta)
+    checks.delta(delta)
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
@@ -106,7 +106,7 @@ def by_renyi(rho: float, delta: float, orders: np.ndarray = FINE_ORDERS) -> floa
       >>> round(by_renyi(0.5 / 0.682**2, 1e-6, WHOLE_ORDERS), 2)
       8.16
     """
-    checks.check_delta(delta)
+    checks.delta(delta)
     if math.isinf(rho):
         return math.inf
     # Orders next to 1 are useless, and their logarithms cancel.

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tff_agg.privacy import checks, gaussian, sampled
+from tff_agg import checks
+from tff_agg.privacy import gaussian, sampled
 
 #: How a loss becomes an ε, the loosest way first. 'zcdp' is the textbook's conversion;
 #: 'rdp_whole_orders' gives the 18.9 and 8.2 of the literature; 'rdp' has a fine grid of
@@ -73,9 +74,8 @@ class Loss:
 
     def epsilon(self, delta: float, method: str = "tight") -> float:
         """Returns the ε at δ, by one of `methods`."""
-        checks.check_delta(delta)
-        if method not in self.methods:
-            raise ValueError(f"method must be one of {self.methods}, got {method!r}")
+        checks.delta(delta)
+        checks.choice("method", method, self.methods)
         if math.isinf(self.rho):
             return math.inf
         if self.kinds:
@@ -116,7 +116,7 @@ def of_noise(noise_multiplier: float) -> Loss:
       >>> round(of_noise(0.682).epsilon(1e-6, 'rdp_whole_orders'), 2)
       8.16
     """
-    sigma = checks.check_noise_multiplier(noise_multiplier)
+    sigma = checks.noise_multiplier(noise_multiplier)
     return UNBOUNDED if sigma == 0 else Loss(mu=1 / sigma)
 
 
@@ -149,8 +149,8 @@ def noise_for(epsilon: float, delta: float, spent: Loss = Loss()) -> float:  # n
       >>> round(noise_for(8.0, 1e-6), 6)
       0.652935
     """
-    checks.check_epsilon(epsilon)
-    checks.check_delta(delta)
+    checks.epsilon(epsilon)
+    checks.delta(delta)
     if spent.other_rho:
         rho = _rho_for(epsilon, delta)
     else:
@@ -201,7 +201,7 @@ def delta_warning(delta: float, population: int, unit: str = "users") -> str | N
       >>> delta_warning(1e-6, 342_477) is None
       True
     """
-    checks.check_delta(delta)
+    checks.delta(delta)
     if delta * population < 1:
         return None
     return (

@@ -16,12 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tff_agg import checks
 from tff_agg.aliases import JsonObject
-from tff_agg.privacy import checks
-
-
-def _check_rounds(rounds: int) -> None:
-    checks.check_count("rounds", rounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +40,7 @@ class MinSeparation:
     max_participations: int | None = None
 
     def __post_init__(self) -> None:
-        checks.check_count("separation", self.separation)
-        if self.max_participations is not None:
-            checks.check_count("max_participations", self.max_participations)
+        checks.make_whole(self, "separation", "max_participations")
 
     @property
     def is_once(self) -> bool:
@@ -60,7 +54,7 @@ class MinSeparation:
 
     def largest(self, rounds: int) -> int:
         """Returns the most participations; refuses a claim that cannot fit."""
-        _check_rounds(rounds)
+        checks.whole("rounds", rounds)
         fits = 1 + (rounds - 1) // self.separation
         if self.max_participations is None:
             return fits
@@ -74,14 +68,14 @@ class MinSeparation:
 
     def cut(self, rounds: int) -> "MinSeparation":
         """Returns the schema of the first `rounds` rounds of a longer run."""
-        _check_rounds(rounds)
+        checks.whole("rounds", rounds)
         fits = 1 + (rounds - 1) // self.separation
         most = self.max_participations
         return MinSeparation(self.separation, None if most is None else min(most, fits))
 
     def spacing(self, rounds: int) -> int:
         """Returns the least distance between two participations of a user."""
-        _check_rounds(rounds)
+        checks.whole("rounds", rounds)
         # Whoever comes once has no second round.
         return rounds if self.is_once else min(self.separation, rounds)
 
@@ -155,9 +149,7 @@ class FixedEpochOrder:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        checks.check_count("epoch_length", self.epoch_length)
-        if self.epochs is not None:
-            checks.check_count("epochs", self.epochs)
+        checks.make_whole(self, "epoch_length", "epochs")
 
     @property
     def cycle(self) -> int | None:
@@ -166,7 +158,7 @@ class FixedEpochOrder:
 
     def largest(self, rounds: int) -> int:
         """Returns the most participations; refuses a claim that cannot fit."""
-        _check_rounds(rounds)
+        checks.whole("rounds", rounds)
         fits = -(-rounds // self.epoch_length)
         if self.epochs is None:
             return fits
@@ -185,7 +177,7 @@ class FixedEpochOrder:
 
     def spacing(self, rounds: int) -> int:
         """Returns the least distance between two participations of a user."""
-        _check_rounds(rounds)
+        checks.whole("rounds", rounds)
         return min(self.epoch_length, rounds)
 
     def patterns(self, rounds: int) -> Iterator[tuple[int, ...]]:
@@ -266,11 +258,8 @@ class PoissonSampling:
     population_size: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.probability, float | int) or not (
-            0 < self.probability <= 1
-        ):
-            raise ValueError(f"probability must be in (0, 1], got {self.probability!r}")
-        checks.check_count("population_size", self.population_size)
+        checks.number("probability", self.probability, "(0, 1]")
+        checks.make_whole(self, "population_size")
 
     @classmethod
     def of(cls, batch_size: int, population_size: int) -> "PoissonSampling":
@@ -280,9 +269,8 @@ class PoissonSampling:
           >>> PoissonSampling.of(50, 1000).probability
           0.05
         """
-        checks.check_count("batch_size", batch_size)
-        checks.check_count("population_size", population_size)
-        if batch_size > population_size:
+        checks.whole("population_size", population_size)
+        if checks.whole("batch_size", batch_size) > population_size:
             raise ValueError(
                 f"batch_size={batch_size} is above population_size={population_size}"
             )
@@ -325,7 +313,7 @@ class ShiftingPoissonSampling:
     population_size: int
 
     def __post_init__(self) -> None:
-        checks.check_count("population_size", self.population_size)
+        checks.make_whole(self, "population_size")
         lengths = {len(steps) for steps in self.probabilities}
         every = [p for steps in self.probabilities for p in steps]
         if len(lengths) != 1 or not every or not (0 <= min(every) <= max(every) <= 1):

@@ -11,9 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tff_agg import checks
 from tff_agg.aliases import JsonObject
 from tff_agg.noise.mechanism import Mechanism
-from tff_agg.privacy import checks, losses
+from tff_agg.privacy import losses
 from tff_agg.privacy.accounting import Accounting, accounting_of
 from tff_agg.privacy.losses import Loss
 from tff_agg.privacy.participation import AtMostOnce, Participation, Sampling
@@ -80,11 +81,10 @@ class Plan:
     claimed_sensitivity: float | None = None
 
     def __post_init__(self) -> None:
-        checks.check_positive("clip_norm", self.clip_norm)
-        checks.check_count("cohort_size", self.cohort_size)
-        checks.check_count("rounds", self.rounds)
-        checks.check_noise_multiplier(self.noise_multiplier)
-        checks.check_delta(self.delta)
+        checks.number("clip_norm", self.clip_norm, "(0, inf)")
+        checks.make_whole(self, "cohort_size", "rounds")
+        checks.noise_multiplier(self.noise_multiplier)
+        checks.delta(self.delta)
         if not isinstance(self.mechanism, Mechanism):
             raise TypeError(f"mechanism must be a Mechanism, got {self.mechanism!r}")
         delta_left(self.delta, self.releases)
@@ -95,7 +95,7 @@ class Plan:
     def _check_claims(self) -> None:
         """Refuses claims that the rest of the plan does not keep."""
         if (claim := self.claimed_sensitivity) is not None:
-            checks.check_positive("claimed_sensitivity", claim)
+            checks.number("claimed_sensitivity", claim, "(0, inf)")
             if self.sensitivity.value > claim * (1 + 1e-9):
                 raise ValueError(
                     f"the sensitivity of {self.mechanism.name} is "
@@ -104,7 +104,7 @@ class Plan:
                 )
         if (claim := self.claimed_epsilon) is None:
             return
-        checks.check_epsilon(claim)
+        checks.epsilon(claim)
         if self.noise_multiplier == 0:
             raise ValueError(
                 f"claimed_epsilon={claim} needs noise, but noise_multiplier is 0; "
@@ -152,7 +152,7 @@ class Plan:
             raise ValueError(f"{name} finds {sought}; do not give it")
         # Refuses bad numbers by their names, before any search.
         plan = cls(**(rest | {sought: at_first}))
-        checks.check_epsilon(epsilon)
+        checks.epsilon(epsilon)
         kind, left, spent = plan.accounting, plan._delta_left, plan._spent_before
         search = kind.noise_for if sought == "noise_multiplier" else kind.rounds_for
         if spent.epsilon(left) >= epsilon:
@@ -178,7 +178,7 @@ class Plan:
                 f"per_node_multiplier needs a tree mechanism, got {mechanism.name}"
             )
         unit = cls(noise_multiplier=1.0, mechanism=mechanism, **rest)
-        per_node = checks.check_noise_multiplier(per_node_multiplier)
+        per_node = checks.noise_multiplier(per_node_multiplier)
         sigma = per_node / unit.sensitivity.value
         return dataclasses.replace(unit, noise_multiplier=sigma)
 
@@ -247,7 +247,7 @@ class Plan:
 
     def _loss_after(self, rounds: int, quick: bool = False) -> Loss:
         """Returns the loss of the first rounds and all releases."""
-        checks.check_count("rounds", rounds)
+        checks.whole("rounds", rounds)
         if rounds > self.rounds:
             raise ValueError(f"the plan has {self.rounds} rounds, asked after {rounds}")
         if self.no_guarantee or rounds == self.rounds:

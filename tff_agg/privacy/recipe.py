@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tff_agg import fields, noise
-from tff_agg.privacy import checks
+from tff_agg import checks, fields, noise
 from tff_agg.privacy.participation import (
     AtMostOnce,
     FixedEpochOrder,
@@ -177,11 +176,8 @@ class PrivacyRecipe:
 
     def __post_init__(self) -> None:
         fields.check(self)
-        checks.check_delta(self.delta)
-        if self.server_momentum >= 1:
-            raise ValueError(
-                f"server_momentum must be below 1; got {self.server_momentum!r}"
-            )
+        checks.delta(self.delta)
+        checks.number("server_momentum", self.server_momentum, "[0, 1)")
         given = [name for name in NOISES if getattr(self, name) is not None]
         if len(given) != 1:
             found = ", ".join(f"{name}={getattr(self, name)!r}" for name in given)

@@ -2,6 +2,7 @@
 
 A vocabulary that was chosen with noise is such a release: training uses it, so that
 its ρ and δ are part of what the run's models reveal. If each release is ρ-zCDP apart
+from tff_agg import checks
 from an event of probability δ, all of them together have the sum of the ρ, apart from
 an event whose probability is at most the sum of the δ.
 """
@@ -11,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_agg import checks
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy import losses
 from tff_agg.privacy.losses import Loss
@@ -40,10 +42,8 @@ class Release:
     is_gaussian: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rho, int | float) or not 0 <= self.rho < math.inf:
-            raise ValueError(f"rho must be a finite number of at least 0: {self.rho!r}")
-        if not isinstance(self.delta, int | float) or not 0 <= self.delta < 1:
-            raise ValueError(f"delta must be at least 0 and below 1: {self.delta!r}")
+        checks.number("rho", self.rho, "[0, inf)")
+        checks.number("delta", self.delta, "[0, 1)")
 
     @property
     def loss(self) -> Loss:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_agg.privacy import checks
+from tff_agg import checks
 
 # A grid of 1e-5 changes the sixth digit at most where ε > 0.4, at ten times the cost.
 _GRID = 1e-4
@@ -44,7 +44,7 @@ def steps_of(noise_multiplier: float, chance: Chance, steps: int) -> Steps:
       >>> [tuple(part) for part in steps_of(2.0, (0.1, 0.0, 0.3, 0.1), 4)]
       [(2.0, 0.1, 2), (2.0, 0.3, 1)]
     """
-    sigma = checks.check_noise_multiplier(noise_multiplier)
+    sigma = checks.noise_multiplier(noise_multiplier)
     check_sampling(chance, steps)
     if not isinstance(chance, tuple):
         return (Sampled(sigma, float(chance), int(steps)),)
@@ -123,8 +123,8 @@ def noise_for(
       >>> round(noise_for(1.0, 4096 / 50_000, 568, 1e-5), 2)
       7.38
     """
-    checks.check_epsilon(epsilon)
-    checks.check_delta(delta)
+    checks.epsilon(epsilon)
+    checks.delta(delta)
     check_sampling(chance, steps)
     import dp_accounting as dp
 
@@ -163,8 +163,8 @@ def steps_for(
       >>> steps_for(1.0, 8.0, 4096 / 50_000, 1e-5)
       669
     """
-    checks.check_epsilon(epsilon)
-    sigma = checks.check_noise_multiplier(noise_multiplier)
+    checks.epsilon(epsilon)
+    sigma = checks.noise_multiplier(noise_multiplier)
     one = steps_of(sigma, probability, 1)
     first = tight(one, mu, delta) if sigma else float("inf")
     if first > epsilon:
@@ -183,17 +183,15 @@ def steps_for(
 
 def check_sampling(chance: Chance, steps: int) -> None:
     """Refuses what is no probability of sampling, or no number of steps."""
-    whole = isinstance(steps, int | np.integer) and not isinstance(steps, bool)
-    if not whole or steps < 1:
-        raise ValueError(f"steps must be a positive integer, got {steps!r}")
+    checks.whole("steps", steps)
     if isinstance(chance, tuple):
         if len(chance) < steps or not all(0 <= p <= 1 for p in chance):
             raise ValueError(
                 f"the chances of sampling must be a number in [0, 1] for each of the "
                 f"{steps} steps, got {len(chance)}"
             )
-    elif not checks.is_number(chance) or not 0 < chance <= 1:
-        raise ValueError(f"the chance of sampling must be in (0, 1], got {chance!r}")
+    else:
+        checks.number("the chance of sampling", chance, "(0, 1]")
 
 
 def _calibrate(

@@ -9,8 +9,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+from tff_agg import checks
 from tff_agg.aliases import JsonObject
-from tff_agg.privacy import checks, losses
+from tff_agg.privacy import losses
 
 
 def shared_users_in_words(shared: Mapping[str, int] | None) -> str:
@@ -106,8 +107,7 @@ def training_search(
       >>> training_search(1.0, 1e-6, runs=4).rho_total
       4.0
     """
-    if runs < 1:
-        raise ValueError(f"runs={runs} must be at least 1.")
+    checks.whole("runs", runs)
     total = runs * rho
     each, together = (
         _epsilon(x, delta, delta_of_releases, is_gaussian) for x in (rho, total)
@@ -214,6 +214,6 @@ def _epsilon(
     rho: float, delta: float, delta_of_releases: float, is_gaussian: bool
 ) -> float:
     """Returns ε at δ, of which releases have taken a part."""
-    checks.check_delta(delta)
+    checks.delta(delta)
     left = delta - delta_of_releases
     return losses.of_rho(rho, is_gaussian).epsilon(left) if left > 0 else math.inf

@@ -31,10 +31,9 @@ import math
 import numpy as np
 import scipy.special
 
-from tff_agg import backends
+from tff_agg import backends, checks
 from tff_agg.noise import generators, seeds
 from tff_agg.noise.seeds import Seed
-from tff_agg.privacy import checks
 from tff_agg.privacy.releases import Release
 
 
@@ -58,11 +57,10 @@ class KeySelection:
     delta: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.cap, bool) or not isinstance(self.cap, int) or self.cap < 1:
-            raise ValueError(f"cap must be an integer of at least 1, got {self.cap!r}")
-        if checks.check_noise_multiplier(self.noise_multiplier) == 0:
+        checks.make_whole(self, "cap")
+        if checks.noise_multiplier(self.noise_multiplier) == 0:
             raise ValueError("noise_multiplier must be above 0: no noise, no privacy")
-        checks.check_delta(self.delta)
+        checks.delta(self.delta)
 
     @property
     def stddev(self) -> float:

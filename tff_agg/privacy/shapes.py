@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tff_agg import checks
 from tff_agg.privacy.recipe import PrivacyRecipe
 from tff_agg.privacy.signal import Signal
 
@@ -73,7 +74,7 @@ def shape(
       seconds_per_client: What one user costs in one round.
       noise_cache: Where optimised mechanisms are kept.
     """
-    if clients > population:
+    if checks.whole("clients", clients) > population:
         raise ValueError(f"clients={clients} must be at most population={population}")
     separation = farthest(population, clients, rounds)
     recipe = PrivacyRecipe(

@@ -9,8 +9,9 @@ long names: `per_node_multiplier` here, `noise_multiplier` everywhere else.
 
 import math
 
+from tff_agg import checks
 from tff_agg.noise import forest as forests
-from tff_agg.privacy import checks, losses, tree_sensitivity
+from tff_agg.privacy import losses, tree_sensitivity
 from tff_agg.privacy.participation import AtMostOnce, Participation
 
 
@@ -34,11 +35,9 @@ def node_sensitivity(
       >>> round(node_sensitivity(2000) ** 2)
       11
     """
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
-    period = rounds if restart_every is None else restart_every
-    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        raise ValueError(f"restart_every must be a positive integer: {period!r}")
+    rounds = period = checks.whole("rounds", rounds)
+    if restart_every is not None:
+        period = checks.whole("restart_every", restart_every)
     full, rest = divmod(rounds, period)
     blocks = [period] * full + ([rest] if rest else [])
     forest = tuple(
@@ -60,6 +59,6 @@ def rho_of_per_node(
       >>> round(rho_of_per_node(0.341, 2000), 1)
       47.3
     """
-    per_node = checks.check_noise_multiplier(per_node_multiplier)
+    per_node = checks.noise_multiplier(per_node_multiplier)
     nodes = node_sensitivity(rounds, participation, restart_every)
     return losses.of_noise(per_node / nodes).rho

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from tff_agg import checks
 from tff_agg.noise import forest as forests
 from tff_agg.privacy.participation import (
     FixedEpochOrder,
@@ -134,6 +135,4 @@ def levels(rounds: int) -> int:
       >>> levels(2000)
       11
     """
-    if rounds < 1:
-        raise ValueError(f"rounds must be a positive integer, got {rounds!r}")
-    return math.floor(math.log2(rounds)) + 1
+    return math.floor(math.log2(checks.whole("rounds", rounds))) + 1

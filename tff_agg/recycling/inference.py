@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from tff_agg import averaging
+from tff_agg import averaging, checks
 from tff_agg.recycling.metrics import OutputJudge, Values
 from tff_agg.recycling.outputs import (
     Examples,
@@ -102,12 +102,8 @@ class Grid:
     def __post_init__(self):
         for name in ("uta", "outputs"):
             for k in getattr(self, name):
-                if int(k) != k or k < 1:
-                    raise ValueError(f"{name}: {k!r} must be a whole number from 1.")
-        if self.ema_convention not in ("decay", "weight"):
-            raise ValueError(
-                f"ema_convention={self.ema_convention!r} must be 'decay' or 'weight'."
-            )
+                checks.whole(name, k)
+        checks.choice("ema_convention", self.ema_convention, ("decay", "weight"))
 
     def methods(self) -> list[tuple[str, float | int | None]]:
         """Lists (method, parameter), without the last checkpoint itself."""

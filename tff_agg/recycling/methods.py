@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
-from tff_agg import averaging
+from tff_agg import averaging, checks
 from tff_agg.aliases import Weights
 from tff_agg.averaging import Averager
 from tff_agg.recycling import outputs as outputs_lib
@@ -44,10 +44,7 @@ Progress = Callable[[str, int, int], None]
 
 def count(text: str) -> int:
     """Reads a number of checkpoints."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(f"{text} must be a whole number from 1")
-    return number
+    return checks.whole("checkpoints", int(text))
 
 
 class Kind(NamedTuple):

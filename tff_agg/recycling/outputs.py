@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from tff_agg import structure
+from tff_agg import checks, structure
 from tff_agg.recycling.metrics import OutputJudge, accuracy_judge
 
 # Adding and subtracting this rounds a double to a multiple of 2⁻⁴⁰. Sums of up to 8,192
@@ -137,8 +137,9 @@ def aggregate_outputs(
     """
     judging: OutputJudge = judge or accuracy_judge()
     ks = sorted(set(ks))
-    if not ks or ks[0] < 1:
-        raise ValueError(f"ks={ks} must be whole numbers from 1.")
+    if not ks:
+        raise ValueError("ks must name at least one number of checkpoints")
+    checks.whole("ks", ks[0])
     windows = _windows(members, sorted(set(rounds)), ks[-1])
     plan = _needed(windows)
     if len(plan) > _MOST_MEMBERS:

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_agg import checks
+
 # Checkpoints that correlate by no more than this count as independent: with so much
 # their spread is still nine tenths of what it should be.
 _ENOUGH = 0.2
@@ -71,8 +73,7 @@ class Memory:
           >>> memory.checkpoints(3), memory.checkpoints(4)
           ([60, 80, 100], [70, 80, 90, 100])
         """
-        if not 2 <= count <= self.most:
-            raise ValueError(f"count={count} must be from 2 to {self.most}")
+        checks.whole("count", count, least=2, most=self.most)
         unit, last = self.lags[0], self.rounds[-1]
         widest = (last - self.rounds[0]) // (count - 1)
         apart = min(self.separation, widest // unit * unit)

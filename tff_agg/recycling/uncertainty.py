@@ -23,6 +23,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from tff_agg import checks
+
 
 def variance_estimate(
     values: np.ndarray, weights: Sequence[float] | np.ndarray | None = None
@@ -82,10 +84,8 @@ def checkpoint_rounds(
       >>> checkpoint_rounds(10, count=3)
       [8, 9, 10]
     """
-    if separation < 1:
-        raise ValueError(f"separation={separation} must be at least 1.")
-    if not 0 <= burn_in <= last:
-        raise ValueError(f"burn_in={burn_in} must be from 0 to the last round {last}.")
+    checks.whole("separation", separation)
+    checks.whole("burn_in", burn_in, least=0, most=last)
     rounds = list(range(last, burn_in - 1, -separation))[::-1]
     rounds = rounds if count is None else rounds[-count:]
     _check_count("the rounds", len(rounds))
@@ -212,11 +212,8 @@ def samples(total: int, burn_in: int, separation: int) -> Samples:
       >>> samples(1000, burn_in=500, separation=50)
       Samples(checkpoints=11, runs=2)
     """
-    if not 1 <= burn_in <= total or separation < 1:
-        raise ValueError(
-            f"burn_in={burn_in} must be from 1 to total={total}, and "
-            f"separation={separation} at least 1"
-        )
+    checks.whole("burn_in", burn_in, most=total)
+    checks.whole("separation", separation)
     return Samples(1 + (total - burn_in) // separation, total // burn_in)
 
 
@@ -254,8 +251,8 @@ def suggested_count(total: float, c1: float, c2: float) -> CheckpointCount:
       >>> suggested_count(2000, c1=100, c2=10).checkpoints
       12
     """
-    if not (c1 > 0 and c2 > 0):
-        raise ValueError(f"c1={c1} and c2={c2} must be positive.")
+    checks.number("c1", c1, "(0, inf)")
+    checks.number("c2", c2, "(0, inf)")
     if total < 2 * c1:
         raise ValueError(
             f"total={total} must be at least 2·c1={2 * c1}: below that the bound holds "
@@ -301,8 +298,7 @@ def interval_factor(count: int, level: float = 0.95, of: str = "mean") -> float:
 
     _check_count("count", count)
     spread = {"mean": 1 / count, "model": 1 + 1 / count}
-    if of not in spread:
-        raise ValueError(f"of={of!r} must be one of {sorted(spread)}.")
+    checks.choice("of", of, sorted(spread))
     quantile = scipy.stats.t.ppf((1 + level) / 2, count - 1)
     return float(2 * quantile * math.sqrt(spread[of]))
 

@@ -11,13 +11,12 @@ With g the noisy mean, m the momentum and θ the weights,
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from tff_agg import averaging, backends, structure
+from tff_agg import averaging, backends, checks, structure
 from tff_agg.aliases import Json, JsonObject, Scalar, Structure
 from tff_agg.structure import Form
 
@@ -54,8 +53,7 @@ def momentum(decay: float = 0.0, nesterov: bool = False) -> Optimiser:
       >>> direction
       array([1.5])
     """
-    if not 0 <= decay < 1:
-        raise ValueError(f"the server's momentum must be in [0, 1), got {decay!r}")
+    checks.number("the server's momentum", decay, "[0, 1)")
     if nesterov and not decay:
         raise ValueError("nesterov=True needs a momentum above 0, got 0")
 
@@ -136,6 +134,7 @@ class ServerStep:
         Returns:
           The state after, and θ^AGG_{t+1}.
         """
+        structure.check_alike(mean, aggregate, "mean", "the model has")
         optimiser, direction = self.optimiser.next(state["optimiser"], mean, round)
         origin: Any = aggregate
         if self.step_from == "iterate":
@@ -212,15 +211,8 @@ def server_step(
     Example:
       step = server_step(momentum(0.9), averaging.uta(3), learning_rate=0.5)
     """
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(
-            "the server's learning_rate must be positive and finite, got "
-            f"{learning_rate!r}"
-        )
-    if step_from not in STEP_FROM_CHOICES:
-        raise ValueError(
-            f"step_from must be one of {STEP_FROM_CHOICES}, got {step_from!r}"
-        )
+    checks.number("the server's learning_rate", learning_rate, "(0, inf)")
+    checks.choice("step_from", step_from, STEP_FROM_CHOICES)
     return ServerStep(
         optimiser or momentum(), averager or averaging.last(), learning_rate, step_from
     )
