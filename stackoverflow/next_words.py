@@ -19,13 +19,15 @@ class NextWord(NamedTuple):
     Attributes:
       word: The word, or `END`.
       probability: By the exported model.
-      error: How far the 95 % interval of the mean probability over the stored
-        checkpoints reaches to either side.
+      low: Where the 95 % interval of the mean probability over the stored checkpoints
+        begins. The model's own probability is another mean, and may lie outside.
+      high: Where it ends.
     """
 
     word: str
     probability: float
-    error: float
+    low: float
+    high: float
 
 
 class Guess(NamedTuple):
@@ -33,7 +35,7 @@ class Guess(NamedTuple):
 
     Attributes:
       words: The likeliest first.
-      other: The probability of a word that is not in the vocabulary, with its error.
+      other: The probability of a word that is not in the vocabulary, with its interval.
       unknown: Words of the text that are not in the vocabulary.
     """
 
@@ -59,6 +61,11 @@ class NextWords:
         self._weights = self._model.get_weights()
         self._checkpoints = opened.checkpoints()
 
+    @property
+    def checkpoints(self) -> int:
+        """How many checkpoints the intervals are of."""
+        return len(self._checkpoints)
+
     def __call__(self, text: str, count: int = 10) -> Guess:
         """Returns the likeliest next words.
 
@@ -77,10 +84,11 @@ class NextWords:
         rows = np.array([[known.bos, *ids]], np.int32)
         found = self._probabilities(self._weights, rows)
         each = (self._probabilities(weights, rows) for weights in self._checkpoints)
-        errors = exported.error_bars(each, self.facts["error_bars_times"])
+        low, high = exported.intervals(each, self.facts["error_bars_times"])
 
         def next_word(place: int, word: str) -> NextWord:
-            return NextWord(word, float(found[place]), float(errors[place]))
+            values = (found[place], low[place], high[place])
+            return NextWord(word, *map(float, values))
 
         candidates = [*range(1, known.size + 1), known.eos]
         best = sorted(candidates, key=lambda place: -found[place])[:count]

@@ -3,9 +3,9 @@
   python -m stackoverflow predict --model=models/uta "how do i"
 
 The model is a folder of `python -m stackoverflow export`. The probability is the
-exported model's; ± is the 95 % interval of the mean probability over the checkpoints
-that were exported with it. Without a text it asks for one, again and again, until end
-of file.
+exported model's; the interval is that of the mean probability over the checkpoints that
+were exported with it, with 95 % confidence. Without a text it asks for one, again and
+again, until end of file.
 """
 
 import dataclasses
@@ -43,10 +43,11 @@ def predict(options: PredictOptions, arguments: Sequence[str]) -> int:
         if guess.unknown:
             print(f"not in the vocabulary: {', '.join(guess.unknown)}")
         rows = [
-            [word, f"{100 * share:.2f}", f"± {100 * error:.2f}"]
-            for word, share, error in [*guess.words, guess.other]
+            [word, f"{100 * share:.2f}", f"{100 * low:.2f}", f"{100 * high:.2f}"]
+            for word, share, low, high in [*guess.words, guess.other]
         ]
-        table = show.Table(["next word", "%", "95 %"], rows)
+        mean = f"mean of {guesses.checkpoints} checkpoints:"
+        table = show.Table(["next word", "%", f"{mean} 95 % from", "to"], rows)
         print(show.render(table), flush=True)
     return 0
 

@@ -10,8 +10,9 @@ from stackoverflow import paper_tables, table_jobs
 from stackoverflow.paper_tables import COLUMNS, RECYCLED, SCALES, ReproduceConfig, Run
 from stackoverflow.task import StackOverflow
 from tff_agg import files
+from tff_agg.experiment import old_evaluate as evaluate
 from tff_agg.experiment import progress, recycled_runs, result_tables
-from tff_agg.experiment.commands import evaluate, uncertainty
+from tff_agg.experiment.commands import uncertainty
 from tff_agg.experiment.recycled_runs import Recycled
 from tff_agg.experiment.study import show
 from tff_agg.recycling.uncertainty import Comparison

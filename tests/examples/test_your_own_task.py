@@ -15,6 +15,8 @@ from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.commands import evaluate, uncertainty
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
+from tff_agg.experiment.study.search import perform
+from tff_agg.recycling.methods import parse_methods
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/your_own_task.md").read_text()
@@ -92,24 +94,22 @@ def test_it_trains_under_a_shift_and_reports_its_guarantee(folders):
 
 @pytest.mark.slow
 def test_its_checkpoints_are_recycled_and_give_error_bars(folders, tmp_path):
-    grid = evaluate.inference.Grid(uta=(2, 3), outputs=(2,), ema=(0.5,))
-    config = evaluate.EvaluateConfig(
-        runs=tuple(folders), out=str(tmp_path), grid=grid, examples=200
-    )
-    summary = evaluate.run(Emnist, config)
-    methods = {row["method"] for row in summary}
-    assert methods == {"last", "UTA_inf", "OPA", "OMV", "EMA_inf", "EMA_baseline"}
-    for row in summary:
-        mean, spread = row["accuracy"]
-        assert 0 <= mean <= 1 and spread >= 0
-    last = next(row for row in summary if row["method"] == "last")
+    options = evaluate.EvaluateOptions(
+        runs=tuple(folders), out=str(tmp_path), examples=200,
+        methods=parse_methods("uta:2,3 opa:2 omv:2 ema:0.5"),
+    )  # fmt: skip
+    results = perform(evaluate.declare(Emnist, options), tmp_path)
+    assert len(results.lines) == 6
+    for line in results.lines:
+        assert all(0 <= value <= 1 for value in results.values(line))
+    last = results.lines[0]
     found = Run.open(Emnist, folders[0]).scorer("heldout", 200)
     other = Run.open(Emnist, folders[1]).scorer("heldout", 200)
     values = [
-        score(Run.open(Emnist, folder).load(4))["accuracy"]
+        score(Run.open(Emnist, folder).load(4, "aggregate"))["accuracy"]
         for score, folder in zip((found, other), folders, strict=True)
     ]
-    assert last["accuracy"][0] == pytest.approx(np.mean(values))
+    assert results.values(last) == pytest.approx(values)
     widths = uncertainty.run(
         Emnist,
         uncertainty.UncertaintyConfig(

@@ -19,8 +19,8 @@ CONFIGS = (StackOverflowConfig, CifarConfig, PcvrConfig, EmnistConfig)
 
 
 @pytest.fixture
-def opened(token_store, tmp_path):
-    """Opens runs that differ in what is given."""
+def kinds(token_store, tmp_path):
+    """Returns the kinds of runs that differ in what is given."""
 
     def get(*changes):
         folders = [
@@ -29,7 +29,7 @@ def opened(token_store, tmp_path):
             )
             for i, changed in enumerate(changes)
         ]
-        return runs.open_runs(StackOverflow, folders)
+        return runs.kinds(StackOverflow, folders)
 
     return get
 
@@ -38,17 +38,17 @@ def opened(token_store, tmp_path):
     "changed",
     [{"lanes": 2}, {"noise_cache": "there"}, {"seed": 3}, {"insecure_noise_seed": 4}],
 )
-def test_runs_are_of_one_kind_wherever_they_ran(opened, changed):
-    assert list(runs.kinds(opened({}, changed))) == ["all runs"]
+def test_runs_are_of_one_kind_wherever_they_ran(kinds, changed):
+    (kind,) = kinds({}, changed)
+    assert kind.own == {} and len(kind.folders) == 2
 
 
 @pytest.mark.parametrize(
     "changed", [{"clip_norm": 2.0}, {"max_sentences": 9}, {"keep_last": 5}]
 )
-def test_runs_of_different_kinds_are_told_apart(opened, changed):
-    ((name, value),) = changed.items()
-    _, other = runs.kinds(opened({}, changed))
-    assert other == f"{name}={value}"
+def test_runs_of_different_kinds_are_told_apart(kinds, changed):
+    _, other = kinds({}, changed)
+    assert other.own == changed
 
 
 def test_places_are_those_of_the_page():

@@ -81,6 +81,32 @@ def everything(folder):
     }
 
 
+# --- a folder belongs to a run from its first round on -----------------------------
+
+
+def test_a_run_that_failed_before_its_first_round_blocks_no_other(
+    run, make_task, tmp_path, monkeypatch
+):
+    folder = tmp_path / "run"
+
+    def fail(self, done):
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        # The ledger is begun, and then nothing more.
+        broken.setattr(recording.Recorder, "start", fail)
+        with pytest.raises(MemoryError):
+            run(make_task(), folder)
+    assert (folder / "config.json").exists() and (folder / "ledger.jsonl").exists()
+    wanted = make_task(clip_norm=0.25)
+    run(wanted, folder)
+    assert json.loads((folder / "config.json").read_text())["clip_norm"] == 0.25
+    run(wanted, tmp_path / "other")
+    assert contents(folder) == contents(tmp_path / "other")
+    with pytest.raises(loop.IdentityError, match="clip_norm"):
+        run(make_task(), folder)
+
+
 # --- rounds are released once ------------------------------------------------------
 
 

@@ -13,8 +13,9 @@ from tff_agg.experiment.commands import audit, evaluate, export, report, uncerta
 from tff_agg.experiment.run import estimate, loop, recording
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
+from tff_agg.experiment.study.search import perform
 from tff_agg.experiment.task import Exportable
-from tff_agg.recycling import inference
+from tff_agg.recycling.methods import parse_methods
 
 
 class Stop(recording.Observer):
@@ -94,18 +95,15 @@ def test_runs_are_recycled_reported_and_measured(cache, tmp_path):
     folders = [str(tmp_path / f"seed{seed}") for seed in range(2)]
     for seed, folder in enumerate(folders):
         training.run(Tiny(config(seed=seed)), folder, compiled=cache)
-    rows = evaluate.evaluate_runs(
-        Tiny,
-        evaluate.EvaluateConfig(
-            runs=tuple(folders),
-            out=str(tmp_path),
-            grid=inference.Grid(uta=(3,), outputs=(3,), ema=(0.9,)),
-        ),
+    options = evaluate.EvaluateOptions(
+        runs=tuple(folders),
+        out=str(tmp_path / "evaluated"),
+        methods=parse_methods("uta:3 opa:3 omv:3 ema:0.9"),
     )
-    assert {row["method"] for row in rows} == {
-        *("last", "UTA_inf", "EMA_inf", "EMA_baseline", "OPA", "OMV")
-    }
-    assert all(row["accuracy"] > 0.5 for row in rows)
+    results = perform(evaluate.declare(Tiny, options), options.out)
+    assert len(results.lines) == 5
+    values = [value for line in results.lines for value in results.values(line)]
+    assert len(values) == 10 and min(values) > 0.5
     widths = uncertainty.compare(
         Tiny,
         uncertainty.UncertaintyConfig(

@@ -122,53 +122,6 @@ def _method(name: str, parameter: float | None) -> str:
     return name if parameter is None else f"{_KINDS[name]}:{parameter:g}"
 
 
-# `evaluate` and `tune` over runs that are there.
-
-
-def evaluate(tmp: pathlib.Path) -> Iterator[Row]:
-    from stackoverflow.task import StackOverflow
-    from tests import tiny_stores
-    from tests.recycling.written_runs import write_run
-    from tff_agg.experiment.commands import evaluate as driver
-    from tff_agg.experiment.commands import tune as tuner
-    from tff_agg.recycling import inference
-
-    store = tiny_stores.make_store(tmp / "data", users=40, words=40)
-    runs = tuple(write_run(tmp / f"seed{s}", store, s) for s in range(2))
-    runs += (write_run(tmp / "other", store, 9, averager="uta"),)
-    config = driver.EvaluateConfig(
-        runs=runs,
-        out=str(tmp / "evaluate"),
-        grid=inference.Grid(uta=(1, 4), outputs=(1, 3, 20), ema=(0.5, 0.9), pda=(1.0,)),
-        examples=60,
-        span=6,
-        every=3,
-    )
-    for found in driver.evaluate_runs(StackOverflow, config):
-        line = f"{found['kind']}/{_method(found['method'], found['parameter'])}"
-        for metric in ("accuracy", "accuracy_with_oov", "loss", "perplexity"):
-            if metric in found:
-                yield row(
-                    line, found["seed"], "heldout", found["round"], metric,
-                    found[metric],
-                )  # fmt: skip
-    search = tuner.InferenceConfig(
-        runs=runs[:2],
-        out=str(tmp / "tune"),
-        grid=inference.Grid(uta=(2, 4, 50), outputs=(2, 5), ema=(0.5, 0.9)),
-        examples=60,
-    )
-    for method, choice in tuner.tune_inference(StackOverflow, search).items():
-        for trial in choice.trials:
-            name = _method(trial.candidate.method, trial.candidate.parameter)
-            yield row(
-                f"tune/{name}", 0, "heldout", "mean", "accuracy", trial.validation
-            )
-        name = _method(choice.best.method, choice.best.parameter)
-        yield row(f"tune {method}", 0, "", "", "chosen", name)
-        yield row(f"tune {method}", 0, "test", "mean", "accuracy", choice.test)
-
-
 # CIFAR: runs in lockstep, on made-up images.
 
 
@@ -273,9 +226,7 @@ def _candidate(found: dict[str, Any]) -> str:
     return " ".join(f"{k}={v}" for k, v in what.items() if k not in left_out)
 
 
-STUDIES = {
-    one.__name__: one for one in (fair, paper, evaluate, cifar, pcvr)
-}
+STUDIES = {one.__name__: one for one in (fair, paper, cifar, pcvr)}
 
 
 def main(arguments: list[str]) -> None:

@@ -42,8 +42,8 @@ def test_the_exported_model_predicts_what_the_aggregate_does(runs, model):
     known = run.task.data.vocabulary
     text = " ".join(known.words[i] for i in (3, 0, 7))
     guess = next_words.NextWords(model)(text, count=known.size + 1)
-    found = {word: share for word, share, _ in guess.words}
-    series = Stored(run.rounds(), run.load)
+    found = {word: share for word, share, *_ in guess.words}
+    series = Stored(run.rounds(), run.loader("aggregate"))
     weights = methods.aggregate(series, Method("uta", 4), 8)
     expected = distribution(run, weights, text)
     for i, word in enumerate(known.words, start=1):
@@ -53,7 +53,7 @@ def test_the_exported_model_predicts_what_the_aggregate_does(runs, model):
     shares = [word.probability for word in guess.words]
     assert shares == sorted(shares, reverse=True)
     # It is the mean of parameters, not the last checkpoint.
-    last = distribution(run, run.load(run.rounds()[-1]), text)
+    last = distribution(run, run.load(run.rounds()[-1], "aggregate"), text)
     assert not np.allclose(expected, last, rtol=1e-2)
 
 
@@ -61,17 +61,25 @@ def test_error_bars_are_the_intervals_of_the_stored_checkpoints(runs, model):
     run = Run.open(StackOverflow, runs[0])
     known = run.task.data.vocabulary
     text = known.words[2]
-    newest = [distribution(run, run.load(t), text) for t in run.rounds()[-3:]]
+    newest = [
+        distribution(run, run.load(t, "aggregate"), text) for t in run.rounds()[-3:]
+    ]
     spread = np.std(newest, axis=0, ddof=1)
     reach = scipy.stats.t.ppf(0.975, 2) / np.sqrt(3) * spread
-    for word, _, error in next_words.NextWords(model)(text, count=5).words:
+    mean = np.mean(newest, axis=0)
+    cut = 0
+    for word, _, low, high in next_words.NextWords(model)(text, count=20).words:
         place = known.eos if word == next_words.END else known.words.index(word) + 1
-        assert error == pytest.approx(reach[place], rel=1e-3)
+        # A probability is neither below 0 nor above 1.
+        assert low == pytest.approx(max(mean[place] - reach[place], 0), rel=1e-3)
+        assert high == pytest.approx(min(mean[place] + reach[place], 1), rel=1e-3)
+        cut += low == 0
+    assert 0 < cut < 20, "nothing was cut off, or everything"
 
 
 def test_the_folder_says_what_the_model_is(runs, model):
     facts = json.loads((model / "model.json").read_text())
-    assert facts["method"] == "uta:4" and facts["checkpoints"] == "iterate"
+    assert facts["method"] == "uta:4" and facts["checkpoints"] == "aggregate"
     assert facts["rounds_averaged"] == [5, 8, 4]
     assert facts["rounds_for_error_bars"] == [6, 7, 8]
     assert facts["error_bars_times"] == 1 and "too few" in facts["error_bars"]
@@ -91,15 +99,17 @@ def test_checkpoints_are_as_far_apart_as_the_predictions_ask_for(long_run, tmp_p
     assert facts["error_bars_times"] > 1.2
     model = exported.ExportedModel.open(out)
     assert len(model.checkpoints()) == 10
-    scores = [np.array([0.2]), np.array([0.4])]
+    scores = [np.array([0.50]), np.array([0.51])]
+    low, high = exported.intervals(iter(scores), 2.0)
     np.testing.assert_allclose(
-        exported.error_bars(iter(scores), 2.0), 2 * exported.error_bars(iter(scores))
+        high - low, 4 * (0.505 - exported.intervals(iter(scores))[0])
     )
+    assert exported.intervals(iter([np.zeros(1), np.ones(1)])) == (0, 1)
     words = next_words.NextWords(out)
     (wide,) = words("", count=1).words
     words.facts = {**words.facts, "error_bars_times": 1.0}
     (narrow,) = words("", count=1).words
-    assert wide.error == pytest.approx(facts["error_bars_times"] * narrow.error)
+    assert wide.high - wide.low > narrow.high - narrow.low
 
 
 def test_words_that_the_model_does_not_know_are_named(model):
@@ -147,7 +157,7 @@ def test_the_binary_answers_a_text_and_line_after_line(model):
     once = forked.run(command_lines.program("predict"), *flags, "how do", "i")
     assert once.returncode == 0, once.stderr
     assert "not in the vocabulary: how, do, i" in once.stdout
-    assert once.stdout.count("±") == 3
+    assert "checkpoints: 95 % from" in once.stdout
     twice = subprocess.run(
         [sys.executable, "-m", "stackoverflow", "predict", *flags],
         input="one\ntwo\n",

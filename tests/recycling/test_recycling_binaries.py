@@ -7,143 +7,21 @@ import sys
 
 import numpy as np
 import pytest
-from absl.flags import IllegalFlagValueError
 
 from benchmarks import one_pass
-from cifar.task import Cifar
-from pcvr.task import Pcvr
 from stackoverflow.task import StackOverflow
 from tests import command_lines, forked
 from tests.recycling.written_runs import read_csv, write_run
-from tff_agg import averaging
-from tff_agg.experiment.commands import evaluate, tune, uncertainty
+from tff_agg.experiment.commands import evaluate, uncertainty
 from tff_agg.experiment.runs import Run, open_runs
-from tff_agg.recycling import inference
-from tff_agg.recycling.grids import INFERENCE_BETAS, KS, TRAINING_BETAS, Grids
 from tff_agg.recycling.methods import parse_methods
-from tff_agg.recycling.metrics import Metric
 
 _SENTENCES = 60
 METRICS = [metric.name for metric in StackOverflow.metrics]
 
 
-def naive_labels(run, rows):
-    """Scores [rounds, positions, ids] and targets, one model at a time."""
-    predict = run.task.predictor()
-    found = [predict(run.load(t), rows) for t in run.rounds()]
-    return np.stack([f.scores for f in found]).astype(np.float64), found[0].targets
-
-
-def test_evaluate_equals_the_naive_computation(runs, tmp_path):
-    grid = inference.Grid(
-        uta=(2, 4), outputs=(1, 3, 20), ema=(0.5,), ema_warm_up=False, pda=(1.0,)
-    )
-    config = evaluate.EvaluateConfig(
-        runs=runs[:2],
-        out=str(tmp_path),
-        grid=grid,
-        examples=_SENTENCES,
-        span=6,
-        every=3,
-        memory_budget=1 << 18,
-    )
-    summary = evaluate.run(StackOverflow, config)
-    rows = read_csv(tmp_path / "scores.csv")
-    methods = len(grid.methods()) + 1
-    assert len(rows) == 2 * 3 * methods
-    assert {row["round"] for row in rows} == {"2", "5", "8"}
-    found = {
-        (row["run"], row["method"], row["parameter"], int(row["round"])): {
-            name: float(row[name]) for name in METRICS if row[name]
-        }
-        for row in rows
-    }
-    distinct = set()
-    for folder in runs[:2]:
-        run = Run.open(StackOverflow, folder)
-        examples = rows_of(run, "heldout", _SENTENCES)
-        score = run.scorer("heldout", _SENTENCES)
-        scores, targets = naive_labels(run, examples)
-        for t in (2, 5, 8):
-            expected = {
-                ("last", ""): score(run.load(t)),
-                ("UTA_inf", "4"): score(
-                    mean_of([run.load(i) for i in range(max(0, t - 3), t + 1)])
-                ),
-                ("EMA_inf", "0.5"): score(
-                    fold(averaging.ema(decay=0.5), run, t),
-                ),
-                ("PDA", "1.0"): score(fold(averaging.pda(1.0), run, t)),
-                ("EMA_baseline", ""): score(fold(inference.ema_baseline(), run, t)),
-            }
-            for k in (1, 3, 20):
-                window = scores[max(0, t - k + 1) : t + 1]
-                right = int((window.mean(axis=0).argmax(axis=1) == targets).sum())
-                expected["OPA", str(k)] = {"accuracy": right / len(targets)}
-            expected["OMV", "1"] = expected["OPA", "1"]
-            for (method, parameter), value in expected.items():
-                assert found[folder, method, parameter, t] == value, (method, t)
-                distinct.add(value["accuracy"])
-            # One checkpoint alone: forward passes and the evaluator agree.
-            alone, last = expected["OPA", "1"], expected["last", ""]
-            assert alone["accuracy"] == last["accuracy"]
-            assert 0 <= last["accuracy_with_oov"] <= 1 and last["loss"] > 0
-    assert len(distinct) > 5  # The comparison could have failed.
-    assert (tmp_path / "accuracy.png").stat().st_size > 5000
-    assert len(summary) == methods
-    last = next(row for row in summary if row["method"] == "last")
-    for name in METRICS:
-        values = [found[folder, "last", "", 8][name] for folder in runs[:2]]
-        assert last[name] == pytest.approx((np.mean(values), np.std(values, ddof=1)))
-    assert next(row for row in summary if row["method"] == "OPA")["loss"] is None
-    assert "UTA_inf" in evaluate.table(summary, StackOverflow.metrics)
-
-
-class ByLoss(StackOverflow):
-    metrics = tuple(reversed(StackOverflow.metrics[:3]))
-
-
-def test_outputs_are_judged_under_the_names_of_their_own_metrics(runs, tmp_path):
-    """An accuracy under the name of a loss would prefer the wrong models."""
-    config = evaluate.EvaluateConfig(
-        runs=runs[:1],
-        out=str(tmp_path),
-        grid=inference.Grid(outputs=(2,), baseline=False),
-        examples=20,
-    )
-    rows = evaluate.evaluate_runs(ByLoss, config)
-    assert ByLoss.metrics[0].name == "loss"
-    combined = [row for row in rows if row["method"] in ("OPA", "OMV")]
-    assert len(combined) == 2
-    assert all("loss" not in row and 0 <= row["accuracy"] <= 1 for row in combined)
-
-
-def test_a_run_that_has_only_begun_is_not_averaged_with_finished_ones(runs, tmp_path):
-    young = tmp_path / "young"
-    shutil.copytree(runs[1], young)
-    for number in range(4, 9):
-        (young / "checkpoints" / "manifests" / f"{number:09d}.json").unlink()
-    config = evaluate.EvaluateConfig(
-        runs=(runs[0], str(young)), out=str(tmp_path / "out"), examples=20
-    )
-    with pytest.raises(ValueError, match=r"round 3.*young|young.*round 3"):
-        evaluate.run(StackOverflow, config)
-
-
 def rows_of(run, split, sentences):
     return run.task.flat_sample(run.task.fixed_sample(split, sentences))
-
-
-def mean_of(weights):
-    return {
-        name: np.mean([np.float64(w[name]) for w in weights], axis=0).astype(np.float32)
-        for name in weights[0]
-    }
-
-
-def fold(averager, run, t):
-    *_, aggregate = averaging.fold(averager, [run.load(i) for i in range(t + 1)])
-    return aggregate
 
 
 def test_predictions_come_in_the_order_of_the_words(runs):
@@ -162,27 +40,6 @@ def test_predictions_come_in_the_order_of_the_words(runs):
         np.concatenate([part.scores for part in parts]), whole.scores, rtol=1e-5
     )
     assert predict(run.load(3), rows[:0]).scores.shape == (0, run.task.classes)
-
-
-def test_runs_of_several_kinds_get_a_panel_each(runs, token_store, tmp_path):
-    other = write_run(tmp_path / "uta", token_store, seed=9, averager="uta")
-    config = evaluate.EvaluateConfig(
-        runs=(*runs[:2], other), out=str(tmp_path / "out"), examples=20
-    )
-    summary = evaluate.run(StackOverflow, config)
-    assert {row["kind"] for row in summary} == {"averager=last", "averager=uta"}
-    assert "averager=uta" in evaluate.table(summary, StackOverflow.metrics)
-
-
-def test_test_data_chooses_no_parameter_for_the_picture():
-    summary = [
-        {"kind": "a", "method": "OMV", "parameter": 2, "x": (0.1, 0.0)},
-        {"kind": "a", "method": "OMV", "parameter": 3, "x": (0.2, 0.0)},
-    ]
-    high, low = Metric("x"), Metric("x", higher_is_better=False)
-    assert evaluate.shown_parameters(summary, high, "heldout") == {("a", "OMV"): 3}
-    assert evaluate.shown_parameters(summary, low, "heldout") == {("a", "OMV"): 2}
-    assert evaluate.shown_parameters(summary, high, "test") == {("a", "OMV"): 2}
 
 
 def test_what_is_no_run_or_not_alike_is_refused(runs, token_store, tmp_path):
@@ -209,6 +66,7 @@ def test_uncertainty_compares_both_estimators(runs, tmp_path):
         repeats=3,
         examples=30,
         memory_mb=0.125,
+        series="iterate",
     )
     progress = []
     findings = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
@@ -244,6 +102,7 @@ def test_uncertainty_of_a_single_run(runs, tmp_path):
         examples=30,
         separation=2,
         burn_in=3,
+        series="iterate",
     )
     progress = []
     found = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
@@ -267,7 +126,9 @@ def test_uncertainty_of_a_single_run(runs, tmp_path):
     # 1 + (8 − 4)/2 of them, or 8/4 runs.
     assert "3 checkpoints (1 + (T − t_1)/γ, t_1 = 4, γ = 2), or 2 independent" in table
     assert "κ_1" not in table
-    head = table.splitlines()[0]
+    title, head = table.splitlines()[:2]
+    assert "Mean width of the confidence interval" in title
+    assert "Checkpoints of θ." in table
     assert "independent" not in head and "ratio" not in head
     rows = read_csv(tmp_path / "widths.csv")
     assert [row["estimator"] for row in rows] == ["one run's checkpoints"] * 2
@@ -281,6 +142,7 @@ def test_uncertainty_of_a_single_run(runs, tmp_path):
 
 def test_uncertainty_finds_how_far_apart_checkpoints_have_to_be(long_run, tmp_path):
     given = {"runs": (long_run,), "out": str(tmp_path), "sizes": (2, 3, 10, 50)}
+    given["series"] = "iterate"
     config = uncertainty.UncertaintyConfig(**given, examples=30, smoothness=10.0)
     progress = []
     found = uncertainty.run(StackOverflow, config, lambda *a: progress.append(a))
@@ -349,63 +211,8 @@ def test_flags_become_options():
         runs=("a", "b"), methods=parse_methods("uta:2,3 ema:0.5"), memory_mb=2.0
     )
     assert read.memory_budget == 2 << 20
-    assert evaluate.grid_of(read.methods) == inference.Grid(
-        uta=(2, 3), ema=(0.5,), votes=False, baseline=False
-    )
     read = options("uncertainty", "--runs=a", "--sizes=2,4", "--level=0.9")
     assert read == uncertainty.UncertaintyConfig(runs=("a",), sizes=(2, 4), level=0.9)
-    searched = tune.inference_config(options("tune", "--runs=a", "--out=o"))
-    assert searched == tune.InferenceConfig(runs=("a",), out="o", grid=None)
-    found = tune.paper_grid(Grids(ks=(3, 5)))
-    assert found.uta == found.outputs == (3, 5) and found.ema == INFERENCE_BETAS
-    given = ["--algorithm=training", "--averager=ema", "--starts=0,5"]
-    config = tune.training_config(
-        StackOverflow, options("tune", *given, "--train_flags=--epsilon=8 --out='a b'")
-    )
-    assert config.parameters == TRAINING_BETAS and config.starts == (0, 5)
-    assert config.train_flags == ("--epsilon=8", "--out=a b")
-    known = [given[0], "--train_flags=--epsilon=8"]
-    config = tune.training_config(StackOverflow, options("tune", *known))
-    assert config.parameters == KS and config.starts == (0,)
-
-
-def test_the_grid_of_a_task_follows_from_the_flags_of_its_runs():
-    def starts(*train_flags):
-        searched = options(
-            "tune", "--algorithm=training", f"--train_flags={' '.join(train_flags)}"
-        )
-        return tune.training_config(Cifar, searched).starts
-
-    network = "--dataset=cifar10 --model=wide_resnet"
-    assert starts(network, "--rounds=568", "--noise_multiplier=8") == (
-        100, 200, 300, 400, 500,
-    )  # fmt: skip
-    # τ* is below T; the number of steps may follow from ε.
-    assert starts(network, "--rounds=500", "--noise_multiplier=8")[-1] == 400
-    assert starts(network, "--epsilon=1", "--noise_multiplier=8")[-1] == 600
-    assert starts("--dataset=cifar100", "--rounds=250", "--noise_multiplier=21") == (
-        50, 100, 150, 200, 250,
-    )  # fmt: skip
-    clicks = ["--train_flags=--synthetic --rounds=9 --noise_multiplier=1"]
-    given = options("tune", "--algorithm=training", *clicks)
-    assert tune.training_config(Pcvr, given).parameters == (3, 5)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--starts=3"], "--starts=.*needs algorithm=training; it is inference"),
-        (["--algorithm=training", "--methods=opa:3"], "--runs needs algorithm=inf"),
-        (
-            ["--methods=ota:3"],
-            "ota:3.* one of last, uta:k, .*such as uta:100",
-        ),
-        (["--examples=0"], "examples must be at least 1; got 0"),
-    ],
-)
-def test_flags_that_change_nothing_or_mean_nothing_are_refused(given, message):
-    with pytest.raises((ValueError, IllegalFlagValueError), match=message):
-        options("tune", "--runs=a", *given)
 
 
 def test_one_pass_and_the_naive_way_give_the_same_labels():
@@ -425,11 +232,3 @@ def test_one_pass_and_the_naive_way_give_the_same_labels():
     assert result["one_pass_forward_passes"] == 6 * result["one_pass_portions"]
     assert result["naive_forward_passes"] == 2 * (2 + 3 + 6)
     assert "0 of" in one_pass.table(result)
-
-
-def test_the_rounds_of_a_curve():
-    assert evaluate.curve_rounds(range(0, 101), 30, 10) == [70, 80, 90, 100]
-    assert evaluate.curve_rounds(range(0, 101), 0, 10) == [100]
-    assert evaluate.curve_rounds([0, 50, 100], 100, 25) == [0, 50, 100]
-    with pytest.raises(ValueError, match="every=0"):
-        evaluate.EvaluateConfig(runs=(), out="", every=0)

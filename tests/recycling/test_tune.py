@@ -1,32 +1,33 @@
-"""The search from the command's configuration to its files and the runs' reports."""
+"""The search from the command's options to its files and the runs' reports."""
 
-import functools
 import json
-import os
 import pathlib
-import shutil
-import subprocess
-import sys
 
 import pytest
+from absl.flags import IllegalFlagValueError
 
+from cifar.task import Cifar
+from pcvr.task import Pcvr
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.task import StackOverflow
 from tests import command_lines
+from tests.experiment import tiny_samples
+from tests.experiment.tiny_samples import Tiny
 from tests.recycling.written_runs import read_csv, write_run
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
-from tff_agg.experiment import recycled_runs
-from tff_agg.experiment.build import Compiled
-from tff_agg.experiment.commands import evaluate, tune
+from tff_agg.experiment.commands import flags, tune
+from tff_agg.experiment.commands.tune import TuneOptions
+from tff_agg.experiment.run import recording
 from tff_agg.experiment.run import run as training
-from tff_agg.experiment.runs import Run
-from tff_agg.recycling import inference
-from tff_agg.recycling.tuning import Candidate
+from tff_agg.experiment.study import report as reports
+from tff_agg.experiment.study.declare import TrialsFailedError
+from tff_agg.experiment.study.search import perform
+from tff_agg.recycling.grids import INFERENCE_BETAS, KS, TRAINING_BETAS
+from tff_agg.recycling.methods import Method, parse_methods
 
-tune_training = functools.partial(tune.tune_training, StackOverflow)
 _SENTENCES = 60
-_GRID = inference.Grid(uta=(2, 4, 50), outputs=(2, 5), ema=(0.5, 0.9))
+_GRID = "uta:2,4,50 opa:2,5 omv:2,5 ema:0.5,0.9,0.9999"
 
 
 @pytest.fixture
@@ -43,76 +44,121 @@ def looks(monkeypatch):
     return found
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Lists the splits of which samples of the tiny task are drawn from here on."""
+    found: list[str] = []
+    real = Tiny.sample
+
+    def spy(self, split, *arguments):
+        found.append(split)
+        return real(self, split, *arguments)
+
+    monkeypatch.setattr(Tiny, "sample", spy)
+    return found
+
+
+def searched(options, task=StackOverflow):
+    """Returns the results and what is shown of them."""
+    found = perform(tune.declare(task, options), options.out)
+    report = tune.report(task, options, found)
+    reports.write(report, found.out)
+    return found, report
+
+
 def report_of(folder):
     """Returns the searches that a run's report names, and its page."""
     folder = pathlib.Path(folder)
     content = json.loads((folder / "privacy_report.json").read_text())
     page = (folder / "privacy_report.md").read_text()
-    return content["tuning"], page
+    return content.get("tuning", {}), page
 
 
 def files_of(out):
     """Returns all that a search writes, here and into the runs, but for the picture."""
-    names = ("journal.jsonl", "trials.csv", "choice.json", "privacy_*")
     return {
         path: path.read_bytes()
-        for name in names
+        for name in ("*.csv", "table.md", "privacy_*")
         for path in pathlib.Path(out).rglob(name)
     }
 
 
-def test_inference_picks_on_validation_and_tests_once(own_runs, tmp_path, monkeypatch):
-    splits = []
-    real = evaluate.evaluate_runs
-
-    def spy(task_class, config, on_progress=None):
-        splits.append((config.split, config.grid.methods()))
-        return real(task_class, config, on_progress)
-
-    monkeypatch.setattr(evaluate, "evaluate_runs", spy)
+def test_inference_picks_on_validation_and_tests_once(own_runs, tmp_path, looks):
     out = tmp_path / "out"
-    config = tune.InferenceConfig(
-        runs=own_runs, out=str(out), grid=_GRID, examples=_SENTENCES
+    options = TuneOptions(
+        runs=own_runs, out=str(out), methods=parse_methods(_GRID), examples=_SENTENCES
     )
-    choices = tune.tune_inference(StackOverflow, config)
+    results, report = searched(options)
     # k = 50 is beyond the nine checkpoints.
-    assert [len(c.trials) for c in choices.values()] == [1, 2, 2, 2, 2, 1]
-    assert [s for s, _ in splits] == ["heldout"] + ["test"] * 6
-    rows = read_csv(out / "trials.csv")
-    assert len(rows) == 10 and sum(int(r["chosen"]) for r in rows) == 6
-    for row in rows:
-        assert (row["test"] != "") == (row["chosen"] == "1")
-    for method, choice in choices.items():
-        mine = [float(r["validation"]) for r in rows if r["method"] == method]
-        assert choice.validation == max(mine)
-    summary = json.loads((out / "choice.json").read_text())
-    assert len(summary["choices"]) == 6
-    # Both runs decide: the choice says something about either.
-    assert summary["tuning"]["runs"] == 2 and summary["tuning"]["points"] == 10
-    assert (summary["tuning"]["rho"], summary["tuning"]["rho_total"]) == (0.5, 1.0)
+    assert {line.name: len(line.use.methods) for line in results.lines} == {
+        "last": 1, "UTA_inf": 2, "EMA_inf": 3, "OPA": 2, "OMV": 2,
+        "EMA_baseline": 1, "best of all": 10,
+    }  # fmt: skip
+    # The test sample is drawn after the choice.
+    assert set(looks) == {"heldout", "test"} and looks == sorted(looks)
+    rows = read_csv(out / "candidates.csv")
+    for line in results.lines[1:-1]:
+        own = [r for r in rows if r["line"] == line.name]
+        (chosen,) = [r for r in own if r["chosen"] == "1"] or [{"method": "ema:0.9999"}]
+        if len(own) > 1:
+            best = max(own, key=lambda r: float(r["accuracy"]))
+            assert float(chosen["accuracy"]) == float(best["accuracy"])
+    tested = {
+        (row["folder"], row["method"])
+        for row in read_csv(out / "scores.csv")
+        if row["split"] == "test"
+    }
+    chosen = {str(results.chosen[line][1]) for line in results.lines}
+    assert tested == {(run, method) for run in own_runs for method in chosen}
     assert (out / "tuning.png").stat().st_size > 5000
-    note = (out / "privacy_of_tuning.md").read_text()
-    assert "10 ways" in note and "2 private runs" in note
+    # Both runs decide: the choice says something about either.
     for folder in own_runs:
         searches, page = report_of(folder)
-        assert searches == {"../../out": summary["tuning"]}
-        assert summary["tuning"]["paragraph"] in page
+        (cost,) = searches.values()
+        assert list(searches) == ["../../out"]
+        assert (cost["runs"], cost["points"]) == (2, 10)
+        assert (cost["rho"], cost["rho_total"]) == (0.5, 1.0)
+        assert cost["paragraph"] in page and cost["paragraph"] in report.text
+        assert "10 ways" in page and "2 private runs" in page
         assert "points looked at: 10" in page
         assert "without privacy protection" in page
     # The same search again looks at nothing and says nothing new.
     before = files_of(tmp_path)
-    splits.clear()
-    assert tune.tune_inference(StackOverflow, config) == choices
-    assert splits == [] and files_of(tmp_path) == before
+    looks.clear()
+    again, _ = searched(options)
+    assert again.chosen == {
+        line: results.chosen[results.line(*line.key)] for line in again.lines
+    }
+    assert looks == [] and files_of(tmp_path) == before
 
 
 def test_a_report_names_what_is_there(own_runs, tmp_path):
-    judging = recycled_runs.Judging(inference.Grid(uta=(2, 3)), examples=20)
-    recycled_runs.recycle(StackOverflow, own_runs, tmp_path / "out", judging)
+    options = TuneOptions(
+        runs=own_runs, out=str(tmp_path / "out"), methods=parse_methods("uta:2,3"),
+        examples=20,
+    )  # fmt: skip
+    searched(options)
     for folder in own_runs:
         searches, _ = report_of(folder)
         assert len(searches) == 1
-        assert all((pathlib.Path(folder) / name).exists() for name in searches)
+        assert all((pathlib.Path(folder) / name).is_dir() for name in searches)
+
+
+def test_a_search_that_ended_before_it_was_told_is_told_by_the_next(
+    own_runs, tmp_path, monkeypatch
+):
+    options = TuneOptions(
+        runs=own_runs, out=str(tmp_path / "out"), methods=parse_methods("uta:2,3"),
+        examples=20,
+    )  # fmt: skip
+    with monkeypatch.context() as broken:
+        broken.setattr(tune.cost, "add_to_reports", lambda *a: None)
+        searched(options)
+    assert not any(report_of(folder)[0] for folder in own_runs)
+    searched(options)
+    for folder in own_runs:
+        (cost,) = report_of(folder)[0].values()
+        assert (cost["runs"], cost["points"]) == (2, 3)
 
 
 def test_inference_over_one_run_is_post_processing_and_counts_every_point(
@@ -122,19 +168,16 @@ def test_inference_over_one_run_is_post_processing_and_counts_every_point(
     chosen = privacy.training_search(0.5, 1e-6, runs=6)
     privacy.add_search(run, "elsewhere", chosen)
 
-    def search(**grid):
-        tune.tune_inference(
-            StackOverflow,
-            tune.InferenceConfig(
-                runs=(run,),
-                out=str(tmp_path / "out"),
-                grid=inference.Grid(**grid, baseline=False),
-                examples=20,
-            ),
-        )
+    def search(methods):
+        searched(
+            TuneOptions(
+                runs=(run,), out=str(tmp_path / "out"), examples=20,
+                methods=parse_methods(methods),
+            )
+        )  # fmt: skip
         return report_of(run)
 
-    searches, page = search(uta=(2,))
+    searches, page = search("uta:2")
     found = searches["../../out"]
     assert (found["runs"], found["points"], found["rho_total"]) == (1, 2, 0.5)
     assert "post-processing" in found["paragraph"]
@@ -142,230 +185,276 @@ def test_inference_over_one_run_is_post_processing_and_counts_every_point(
     assert searches["elsewhere"] == chosen.to_json() and chosen.paragraph in page
     assert "takes its place" in page
     # Another grid in the same place: what was looked at before still counts.
-    searches, page = search(uta=(3, 4))
+    searches, page = search("uta:3,4")
     assert searches["../../out"]["points"] == 4
     assert len(searches) == 2 and "points looked at: 2." not in page
 
 
+def test_a_larger_grid_says_how_often_the_test_data_were_looked_at(
+    token_store, tmp_path
+):
+    run = write_run(tmp_path / "run", token_store, 3, noise_multiplier=1.0)
+
+    def search(methods):
+        return searched(
+            TuneOptions(
+                runs=(run,), out=str(tmp_path / "out"), examples=_SENTENCES,
+                methods=parse_methods(methods), series="iterate",
+            ),
+            ByLoss,
+        )  # fmt: skip
+
+    first, _ = search("uta:2")
+    results, report = search("uta:2,8")
+    (line,) = (line for line in results.lines if line.name == "UTA_inf")
+    (before,) = (line for line in first.lines if line.name == "UTA_inf")
+    assert str(first.chosen[before].method) == "uta:2"
+    assert str(results.chosen[line].method) == "uta:8"
+    assert "looked at for 2 candidates of UTA_inf" in report.text
+
+
+class ByLoss(StackOverflow):
+    metrics = tuple(reversed(StackOverflow.metrics[:3]))
+
+
+def test_a_loss_is_tuned_downwards_and_a_worse_one_is_no_gain(token_store, tmp_path):
+    run = write_run(tmp_path / "run", token_store, 3)
+    options = TuneOptions(
+        runs=(run,), out=str(tmp_path / "out"), examples=_SENTENCES,
+        methods=parse_methods("uta:2,8"), series="iterate",
+    )  # fmt: skip
+    results, report = searched(options, ByLoss)
+    last, line, _ = results.lines
+    tried = {m: v for _, m, (v,) in results.candidates(line)}
+    assert results.chosen[line].validation == min(tried.values())
+    rows = {row[0]: row for row in report.tables["table"].rows}
+    (was,), (value,) = results.values(last), results.values(line)
+    assert rows["UTA_inf"][-1].startswith("+" if value < was else "-")
+
+
 def test_a_report_that_cannot_be_written_is_told(own_runs, tmp_path, monkeypatch):
-    config = tune.InferenceConfig(
-        runs=own_runs[:1],
-        out=str(tmp_path / "out"),
-        grid=inference.Grid(uta=(2,)),
+    options = TuneOptions(
+        runs=own_runs[:1], out=str(tmp_path / "out"), methods=parse_methods("uta:2"),
         examples=20,
-    )
+    )  # fmt: skip
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(privacy, "add_search", full)
     with pytest.raises(blobs.StoreError, match=r"privacy report.*disk is full"):
-        tune.tune_inference(StackOverflow, config)
-    assert (tmp_path / "out" / "choice.json").exists()
+        searched(options)
 
 
-def fake_training(token_store, log, fail_on=None, **changes):
-    def run_command(command):
-        log.append(command)
-        values = dict(a[2:].split("=", 1) for a in command if a.startswith("--"))
-        folder = pathlib.Path(values["out"])
-        if not folder.exists():
-            rounds = int(values["rounds"])
-            write_run(folder, token_store, int(values["k"]), rounds=rounds, **changes)
-        if values["k"] == fail_on:
-            raise subprocess.CalledProcessError(1, command)
+# Algorithm 2.
 
-    return run_command
+_TINY = (
+    "--rounds=6 --noise_multiplier=1 --batch_size=50 --learning_rate=1 "
+    "--evaluate_every=3 --validation_examples=30 --test_examples=30"
+)
 
 
-def search_of(tmp_path, **changes):
+def search_of(out, **changes):
     values = {
-        "out": str(tmp_path),
-        "averager": "uta",
+        "algorithm": "training",
+        "out": str(out),
         "parameters": (2, 3, 5),
-        "train_flags": ("--rounds=4",),
-        "examples": _SENTENCES,
+        "train_flags": _TINY,
+        "examples": 30,
     }
-    return tune.TrainingConfig(**(values | changes))
+    return TuneOptions(**(values | changes))
 
 
-def test_training_runs_each_point_and_tests_the_chosen_one_once(
-    token_store, tmp_path, looks
-):
-    config = search_of(tmp_path, starts=(0, 4))
-    log: list = []
-    said = []
-    choice = tune_training(
-        config,
-        fake_training(token_store, log),
-        lambda *a: said.append(a),
-    )
-    assert len(log) == 6 and len(said) == 6
-    assert len(choice.trials) == 6 and not choice.failed
-    assert choice.best.method == "UTA_tr" and choice.looks == 1
-    # Two kinds of sentences: six times validation, then the test sample of one model.
-    assert looks == ["heldout"] * 12 + ["test"] * 2
-    run = Run.open(StackOverflow, config.folder(choice.best))
-    score = run.scorer("test", _SENTENCES)
-    assert choice.test == score(run.load(4, "aggregate"))["accuracy"]
-    rows = read_csv(tmp_path / "trials.csv")
-    assert [row["test"] for row in rows if row["test"]] == [str(choice.test)]
-    # A model that predicts only unknown words tells itself by the other metrics.
-    found = score(run.load(4, "aggregate"))
-    assert [r["test_loss"] for r in rows if r["test"]] == [str(found["loss"])]
-    assert all(row["validation_accuracy_with_oov"] for row in rows)
-    shown = tune.tuning_report.metrics_table(tmp_path, StackOverflow.metrics)
-    assert StackOverflow.metrics[2].show(found["loss"], 3) in shown
+def folders_of(out):
+    return sorted((pathlib.Path(out) / "runs").iterdir())
+
+
+def test_training_runs_each_point_and_tests_the_chosen_one_once(tmp_path, drawn):
+    options = search_of(tmp_path, starts=(0, 4))
+    results, report = searched(options, Tiny)
+    (line,) = results.lines
+    assert len(folders_of(tmp_path)) == len(results.candidates(line)) == 6
+    assert line.name == "UTA_tr" and results.looks(line) == 1
+    assert drawn.count("test") == 1
+    settings, method, validation = results.chosen[line]
+    assert str(method) == "last" and set(settings) == {"k", "start_round"}
+    tried = {str(s): value for s, _, (value,) in results.candidates(line)}
+    assert validation == max(tried.values()) == tried[str(settings)]
+    rows = read_csv(tmp_path / "candidates.csv")
+    (chosen,) = (row for row in rows if row["chosen"] == "1")
+    assert float(chosen["accuracy"]) == validation
+    assert "test accuracy" in reports.shown(report)
+    assert list(report.figures) == ["tuning"]
+    assert list(tmp_path.rglob("test.csv")) == []
     # Again: nothing runs, no data are drawn, nothing differs.
     before = files_of(tmp_path)
-    log.clear()
-    looks.clear()
-    assert tune_training(config, fake_training(token_store, log)) == choice
-    assert log == [] and looks == [] and files_of(tmp_path) == before
+    drawn.clear()
+    searched(options, Tiny)
+    assert drawn == [] and files_of(tmp_path) == before
+
+
+def failing(monkeypatch, when):
+    """Lets trials fail in round 3 of whatever `when` says of their configuration."""
+    record = recording.Recorder.record
+
+    def fail(self, report):
+        if report.round == 3 and when(self._config):
+            raise RuntimeError("a machine died")
+        return record(self, report)
+
+    monkeypatch.setattr(recording.Recorder, "record", fail)
 
 
 def test_a_search_with_failed_trials_goes_on_before_it_tests(
-    token_store, tmp_path, looks
+    tmp_path, drawn, monkeypatch
 ):
-    config = search_of(tmp_path)
-    log: list = []
-    failing = fake_training(token_store, log, fail_on="5")
-    choice = tune_training(config, failing)
-    assert len(choice.trials) == 2 and len(choice.failed) == 1
-    assert choice.test is None and "test" not in looks
-    assert (
-        json.loads((tmp_path / "choice.json").read_text())["choices"][0]["test"] is None
-    )
-    assert {row["test"] for row in read_csv(tmp_path / "trials.csv")} == {""}
-    assert "UTA_tr" in tune.tuning_report.table([choice], StackOverflow.metrics[0])
-    log.clear()
-    again = tune_training(config, fake_training(token_store, log))
-    assert [c[-3] for c in log] == ["--k=5"]
-    assert len(again.trials) == 3 and not again.failed and again.test is not None
-    assert looks.count("test") == 2  # One sample, of two kinds of sentences.
+    options = search_of(tmp_path)
+    with monkeypatch.context() as broken:
+        failing(broken, lambda config: config.k == 5)
+        with pytest.raises(TrialsFailedError, match=r"k=5.*not looked at.*died"):
+            searched(options, Tiny)
+    assert "test" not in drawn
+    results, _ = searched(options, Tiny)
+    (line,) = results.lines
+    assert len(results.candidates(line)) == 3 and results.values(line)
+    assert drawn.count("test") == 1
 
 
-def test_the_report_of_every_trial_says_how_many_runs_were_looked_at(
-    token_store, tmp_path
+def test_a_search_ends_without_what_fails_twice_and_stays_as_it_ended(
+    tmp_path, drawn, monkeypatch
 ):
-    config = search_of(tmp_path)
-    log: list = []
-    tune_training(config, fake_training(token_store, log, fail_on="5"))
-    tune_training(config, fake_training(token_store, log))
-    # Three points, one of them in two attempts.
-    cost = privacy.training_search(0.5, 1e-6, runs=4)
-    summary = json.loads((tmp_path / "choice.json").read_text())
-    assert summary["tuning"] == cost.to_json() and cost.rho_total == 2.0
-    assert cost.paragraph in (tmp_path / "privacy_of_tuning.md").read_text()
-    assert len(config.folders()) == 3
-    for folder in config.folders():
+    options = search_of(tmp_path)
+    with monkeypatch.context() as broken:
+        failing(broken, lambda config: config.k == 5)
+        with pytest.raises(TrialsFailedError):
+            searched(options, Tiny)
+        results, _ = searched(options, Tiny)
+    assert len(results.candidates(results.lines[0])) == 2
+    assert drawn.count("test") == 1
+    # The machine is well again; the search has ended all the same.
+    again, _ = searched(options, Tiny)
+    assert len(again.candidates(again.lines[0])) == 2 and drawn.count("test") == 1
+    # Three runs were begun, and all of them were looked at.
+    for folder in folders_of(tmp_path):
         searches, page = report_of(folder)
-        assert searches == {"../..": cost.to_json()}
-        assert cost.paragraph in page and "runs looked at: 4" in page
+        assert searches["../.."]["runs"] == 3 and "runs looked at: 3" in page
 
 
-def test_a_search_that_is_broken_off_has_told_the_trials_so_far(token_store, tmp_path):
-    config = search_of(tmp_path)
-    train_one = fake_training(token_store, [])
+def test_a_search_that_is_broken_off_has_told_the_trials_so_far(tmp_path, monkeypatch):
+    record = recording.Recorder.record
 
-    def breaking(command):
-        if "--k=5" in command:
+    def stop(self, report):
+        if self._config.k == 5:
             raise KeyboardInterrupt
-        train_one(command)
+        return record(self, report)
 
+    monkeypatch.setattr(recording.Recorder, "record", stop)
     with pytest.raises(KeyboardInterrupt):
-        tune_training(config, breaking)
-    for folder in config.folders():
-        assert report_of(folder)[0]["../.."]["runs"] == 2
+        searched(search_of(tmp_path), Tiny)
+    told = [report_of(folder)[0] for folder in folders_of(tmp_path)]
+    assert sorted(found["../.."]["runs"] for found in told if found) == [2, 2]
 
 
-def test_runs_without_noise_are_counted_too(token_store, tmp_path):
-    config = search_of(tmp_path, parameters=(2, 3))
-    tune_training(config, fake_training(token_store, [], noise_multiplier=0.0))
-    for folder in config.folders():
+def test_runs_without_noise_are_counted_too(tmp_path):
+    quiet = _TINY.replace("multiplier=1", "multiplier=0")
+    searched(search_of(tmp_path, parameters=(2, 3), train_flags=quiet), Tiny)
+    for folder in folders_of(tmp_path):
         searches, page = report_of(folder)
         assert searches["../.."]["runs"] == 2
         assert "2 runs, of which at least one has no guarantee" in page
 
 
-def in_process(command, cache):
-    """Runs a trial's command as the binary does, flags and all."""
-    options, config, _ = command_lines.options(StackOverflow, "train", *command[4:])
-    return training.run(StackOverflow(config), options.out, compiled=cache)
+def test_a_trial_is_the_run_that_train_would_make(tmp_path):
+    """The flags are those of `train`; what is published is the run's own model."""
+    known = f"{_TINY} --seed=3 --insecure_noise_seed=4"
+    results, _ = searched(search_of(tmp_path, parameters=(2,), train_flags=known), Tiny)
+    config = tiny_samples.config(
+        rounds=6, evaluate_every=3, seed=3, insecure_noise_seed=4, averager="uta", k=2,
+        validation_examples=30, test_examples=30,
+    )  # fmt: skip
+    outcome = training.run(Tiny(config), tmp_path / "alone")
+    (line,) = results.lines
+    wanted = outcome.test["aggregate"]["all"]["accuracy"]
+    assert results.values(line) == [wanted]
 
 
-@pytest.mark.slow
-def test_real_trials_never_draw_the_test_sample(token_store, tmp_path, looks):
-    """Trained for real: the test data are drawn once, for the chosen model."""
-    config = search_of(
-        tmp_path,
-        parameters=(1, 2),
-        train_flags=(
-            f"--store={token_store}",
-            "--rounds=3",
-            "--clients_per_round=2",
-            "--max_sentences=8",
-            "--embedding_size=4",
-            "--lstm_size=5",
-            "--noise_multiplier=1",
-            "--validation_examples=20",
-            "--test_examples=20",
-        ),
-        examples=20,
-    )
-    log: list = []
-    with Compiled() as cache:
-
-        def run_command(command):
-            log.append(command)
-            before = looks.count("test")
-            outcome = in_process(command, cache)
-            assert looks.count("test") == before == 0
-            assert outcome.test == {"iterate": {}, "aggregate": {}}
-
-        choice = tune_training(config, run_command)
-        assert len(log) == 2 and choice.test is not None
-        assert looks.count("test") == 2  # One sample, of two kinds of sentences.
-        assert list(tmp_path.rglob("test.csv")) == []
-        assert len(list((tmp_path / "trials").rglob("validation.csv"))) == 2
-        # A trial that is run again is recognised as done, and its report stays.
-        before = files_of(tmp_path)
-        tables = {p: p.read_bytes() for p in tmp_path.rglob("*.csv")}
-        looks.clear()
-        for command in log:
-            in_process(command, cache)
-        assert "test" not in looks and files_of(tmp_path) == before
-        assert {p: p.read_bytes() for p in tmp_path.rglob("*.csv")} == tables
-        for folder in config.folders():
-            assert report_of(folder)[0]["../.."]["runs"] == 2
-        # Also one that was cut short before its folder was taken.
-        folder = config.folder(choice.best)
-        for path in folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif not path.name.startswith("privacy_report"):
-                path.unlink()
-        in_process(log[config.grid().index(choice.best)], cache)
-        assert report_of(folder)[0]["../.."]["runs"] == 2
-        assert "2 private runs" in report_of(folder)[1]
+# What is asked for.
 
 
-def test_the_command_of_a_trial():
-    config = tune.TrainingConfig(
-        out="o", averager="ema", parameters=(0.95,), train_flags=("--epsilon=8",)
-    )
-    assert config.grid() == [Candidate("EMA_tr", 0.95, 0)]
-    assert config.command("stackoverflow", config.grid()[0]) == [
-        sys.executable,
-        "-m",
-        "stackoverflow",
-        "train",
-        "--epsilon=8",
-        "--test_examples=0",
-        "--averager=ema",
-        "--ema_decay=0.95",
-        "--start_round=0",
-        f"--out={os.path.join('o', 'trials', 'ema-0.95-from-0')}",
-    ]
-    with pytest.raises(ValueError, match="averager"):
-        tune.TrainingConfig(out="o", averager="pda", parameters=(1,))
+def options(*given):
+    (read,) = command_lines.options(StackOverflow, "tune", *given)
+    return read
+
+
+def test_the_papers_grid_is_searched_where_none_is_given():
+    found = tune.candidates(Pcvr, None, ())
+    by_kind = {m.kind: [n.value for n in found if n.kind == m.kind] for m in found}
+    assert by_kind == {
+        "last": [None], "uta": [3, 5], "ema": [*INFERENCE_BETAS], "opa": [3, 5]
+    }  # fmt: skip
+    assert Method("omv", 3) in tune.candidates(StackOverflow, None, ())
+
+
+def points(task, *given):
+    (read,) = command_lines.options(task, "tune", "--algorithm=training", *given)
+    (shared, *_) = flags.parse(read.train_flags.split(), task.Config)
+    return tune.settings_of(task, read, shared)
+
+
+def test_the_points_of_training():
+    private = "--train_flags=--epsilon=8"
+    found = points(StackOverflow, private, "--averager=ema", "--starts=0,5")
+    assert len(found) == 2 * len(TRAINING_BETAS)
+    assert found[0] == {"ema_decay": 0.5, "start_round": 0}
+    weighted = ("--averager=ema", "--ema_convention=weight")
+    weight = points(StackOverflow, private, *weighted)
+    assert weight[0] == {"ema_weight": 0.5, "start_round": 0}
+    found = points(StackOverflow, private)
+    assert found == [{"k": k, "start_round": 0} for k in KS]
+
+
+def test_the_grid_of_a_task_follows_from_the_flags_of_its_runs():
+    def starts(*train_flags):
+        found = points(Cifar, f"--train_flags={' '.join(train_flags)}")
+        return tuple(dict.fromkeys(point["start_round"] for point in found))
+
+    network = "--dataset=cifar10 --model=wide_resnet"
+    assert starts(network, "--rounds=568", "--noise_multiplier=8") == (
+        100, 200, 300, 400, 500,
+    )  # fmt: skip
+    # τ* is below T; the number of steps may follow from ε.
+    assert starts(network, "--rounds=500", "--noise_multiplier=8")[-1] == 400
+    assert starts(network, "--epsilon=1", "--noise_multiplier=8")[-1] == 600
+    assert starts("--dataset=cifar100", "--rounds=250", "--noise_multiplier=21") == (
+        50, 100, 150, 200, 250,
+    )  # fmt: skip
+    clicks = "--train_flags=--synthetic --rounds=9 --noise_multiplier=1"
+    assert [p["k"] for p in points(Pcvr, clicks)] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--starts=3"], "--starts=.*needs algorithm=training; it is inference"),
+        (["--algorithm=training", "--methods=opa:3"], "--runs needs algorithm=inf"),
+        (["--methods=ota:3"], "ota:3.* one of last, uta:k, .*such as uta:100"),
+        (["--examples=0"], "examples must be at least 1; got 0"),
+        (["--processes=2", "--address=a:1"], "processes must be 1 with address"),
+    ],
+)
+def test_flags_that_change_nothing_or_mean_nothing_are_refused(given, message):
+    with pytest.raises((ValueError, IllegalFlagValueError), match=message):
+        options("--runs=a", *given)
+
+
+def test_flags_that_train_has_not_are_refused(tmp_path):
+    wrong = search_of(tmp_path, train_flags="--out=elsewhere")
+    with pytest.raises(ValueError, match=r"train_flags=.*out"):
+        tune.declare(Tiny, wrong)
+
+
+def test_what_is_left_of_a_search_is_listed(tmp_path, capsys):
+    assert tune.run(Tiny, search_of(tmp_path, dry_run=True)) == 0
+    text = capsys.readouterr().out
+    assert text.count("UTA_tr") == 3 and "k=5" in text
+    assert not (tmp_path / "runs").exists()

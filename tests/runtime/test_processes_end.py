@@ -157,20 +157,3 @@ with demo.second_process(demo.DemoConfig(out=sys.argv[1])) as other:
 
 def test_the_second_process_of_the_demo_ends(tmp_path):
     assert_all_end(killed(DEMO, str(tmp_path)))
-
-
-TRIAL = """
-import sys
-from tff_agg.experiment.commands import tune
-child = '''
-import os, signal, time
-print(os.getpid(), flush=True)
-os.kill(os.getppid(), signal.SIGKILL)
-time.sleep(600)
-'''
-tune._run_command([sys.executable, "-c", child])
-"""
-
-
-def test_a_trial_of_the_tuning_ends():
-    assert_all_end(killed(TRIAL))

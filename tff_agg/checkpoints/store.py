@@ -160,9 +160,9 @@ class CheckpointStore:
                 found.append(number)
         return found
 
-    def has_rounds(self) -> bool:
-        """Returns whether anything was ever saved here, damaged or not."""
-        return bool(manifests.manifest_rounds(self._manifests))
+    def has_rounds(self, after: int = -1) -> bool:
+        """Returns whether any later round was ever saved here, damaged or not."""
+        return any(n > after for n in manifests.manifest_rounds(self._manifests))
 
     def iterate(
         self, name: str, rounds: Iterable[int] | None = None

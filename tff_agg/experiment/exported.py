@@ -125,21 +125,23 @@ class ExportedModel:
         return made
 
 
-def error_bars(
-    scores: Iterator[np.ndarray], times: float = 1.0, level: float = 0.95
-) -> np.ndarray:
-    """Returns how far to either side the confidence interval of a mean score reaches.
+def intervals(
+    probabilities: Iterator[np.ndarray], times: float = 1.0, level: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns from where to where the confidence interval of a mean reaches.
 
     Args:
-      scores: One array for each checkpoint, at least two, all of one shape.
-      times: What the bars are multiplied by, as `error_bars_times` of the facts says:
+      probabilities: One array for each checkpoint, at least two, all of one shape.
+      times: What the reach is multiplied by, as `error_bars_times` of the facts says:
         it makes up for what the checkpoints have in common.
       level: The confidence.
 
     Example:
-      >>> error_bars(iter([np.array([0.9]), np.array([0.7])])).round(3)
-      array([1.271])
+      >>> low, high = intervals(iter([np.array([0.51]), np.array([0.52])]))
+      >>> low.round(3), high.round(3)
+      (array([0.451]), array([0.579]))
     """
-    values = np.stack([np.asarray(one, np.float64) for one in scores])
-    reach = uncertainty.interval_factor(len(values), level, "mean") / 2
-    return times * reach * values.std(axis=0, ddof=1)
+    values = np.stack([np.asarray(array, np.float64) for array in probabilities])
+    factor = uncertainty.interval_factor(len(values), level, "mean") / 2
+    mean, reach = values.mean(axis=0), times * factor * values.std(axis=0, ddof=1)
+    return np.maximum(mean - reach, 0.0), np.minimum(mean + reach, 1.0)

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tff_agg import files
-from tff_agg.experiment.commands import evaluate, tune
-from tff_agg.experiment.commands.evaluate import Row
+from tff_agg.experiment import old_evaluate as evaluate
+from tff_agg.experiment.old_evaluate import Row
 from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference, tuning
@@ -99,7 +99,7 @@ def recycle(
     runs = [pathlib.Path(name) for name in names]
     searched = cost.of_inference(runs, len({_candidate(row) for row in rows}))
     cost.add_to_reports(runs, made, searched)
-    tested = scores("test", tune.grid_of(grid, list(chosen.values())))
+    tested = scores("test", evaluate.cut_down(grid, list(chosen.values())))
     tests = {
         method: [_mean(tested, candidate, name, task_class) for name in names]
         for method, candidate in chosen.items()

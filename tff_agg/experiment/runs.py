@@ -6,13 +6,17 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tff_agg import fields
 from tff_agg.aliases import Json
+from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task, Weights
 from tff_agg.recycling.metrics import Values
+
+# With more of them a kind of runs is named by its first and last.
+_MOST_NAMES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +72,6 @@ class Run:
         """The configuration of the run."""
         return self.task.config
 
-    @property
-    def kind(self) -> str:
-        """Distinguishes runs that differ in more than their seeds and places."""
-        return json.dumps(fields.values(self.config, "process", "cohort", "watching"))
-
     def rounds(self, name: str = "iterate") -> list[int]:
         """Returns the rounds that have a checkpoint."""
         rounds = self.opened.store.rounds(name)
@@ -121,19 +120,94 @@ def open_runs(
     return runs
 
 
-def kinds(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups runs that differ in seeds and places only; names each by what is its own.
+class Kind(NamedTuple):
+    """Runs that differ in seeds and places only.
 
-    The name lists the fields in which the groups differ.
+    Attributes:
+      name: The names of its runs.
+      folders: Where they are.
+      config: The configuration of the first.
+      own: The settings in which it differs from the other kinds.
     """
-    grouped: dict[str, list[Run]] = {}
-    for run in runs:
-        grouped.setdefault(run.kind, []).append(run)
-    configs: list[Mapping[str, Json]] = [json.loads(kind) for kind in grouped]
-    every = list(dict.fromkeys(key for config in configs for key in config))
-    different = [f for f in every if len({str(c.get(f)) for c in configs}) > 1]
-    names = [
-        ", ".join(f"{field}={config.get(field)}" for field in different) or "all runs"
-        for config in configs
+
+    name: str
+    folders: tuple[str, ...]
+    config: RunConfig
+    own: Mapping[str, Json]
+
+    def in_words(self) -> str:
+        """Writes the settings of its own."""
+        return ", ".join(f"{name}={value}" for name, value in self.own.items())
+
+    def last_round(self, series: str) -> int:
+        """Returns the round of the newest checkpoint, which is that of all its runs.
+
+        Raises:
+          ValueError: There is none, or some runs are longer: a mean of them says
+            nothing.
+        """
+        ends = {}
+        for folder in self.folders:
+            if not (rounds := RunFolder.open(folder).store.rounds(series)):
+                raise ValueError(f"{folder} has no {series!r} checkpoints")
+            ends[folder] = rounds[-1]
+        if len(set(ends.values())) > 1:
+            each = ", ".join(f"{folder} at round {end}" for folder, end in ends.items())
+            raise ValueError(
+                f"runs of one kind must end at the same round; these are {each}. "
+                "Finish those that are behind, or leave them out."
+            )
+        return max(ends.values())
+
+
+def kinds(
+    task_class: type[Task], folders: Sequence[str], data: str | None = None
+) -> list[Kind]:
+    """Groups runs that differ in seeds and places only; opens no data.
+
+    Args:
+      task_class: The task that was trained.
+      folders: The runs' folders.
+      data: Where the data are, if they are not where the runs found them.
+    """
+    if not folders:
+        raise ValueError("no run folders were given")
+    names = names_of(folders)
+    grouped: dict[str, dict[str, RunConfig]] = {}
+    for folder in folders:
+        config = RunFolder.open(folder).config_at(task_class, data)
+        settings = fields.values(config, "process", "cohort", "watching")
+        grouped.setdefault(json.dumps(settings), {})[folder] = config
+    settings_of: list[dict[str, Json]] = [json.loads(kind) for kind in grouped]
+    every = list(dict.fromkeys(key for found in settings_of for key in found))
+    different = [f for f in every if len({repr(s.get(f)) for s in settings_of}) > 1]
+    return [
+        Kind(
+            _shortened([names[folder] for folder in members]),
+            tuple(members),
+            next(iter(members.values())),
+            {name: settings.get(name) for name in different},
+        )
+        for settings, members in zip(settings_of, grouped.values(), strict=True)
     ]
-    return dict(zip(names, grouped.values(), strict=True))
+
+
+def names_of(folders: Sequence[str]) -> dict[str, str]:
+    """Names runs by as much of their paths as tells them apart.
+
+    Example:
+      >>> names_of(['runs/a/seed0', 'runs/b/seed0'])
+      {'runs/a/seed0': 'a/seed0', 'runs/b/seed0': 'b/seed0'}
+    """
+    paths = {folder: os.path.realpath(folder) for folder in folders}
+    if len(set(paths.values())) < len(folders):
+        raise ValueError(f"runs={','.join(folders)}: the same folder is given twice")
+    top = os.path.commonpath([os.path.dirname(path) for path in paths.values()])
+    return {folder: os.path.relpath(path, top) for folder, path in paths.items()}
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """Names several runs together."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(names)} runs)"

@@ -8,8 +8,9 @@ from typing import Any
 
 from tff_agg import files, privacy
 from tff_agg.experiment import progress
-from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
+from tff_agg.experiment.run.recording import Observer, Outcome
 from tff_agg.experiment.study import show
+from tff_agg.recycling import series
 from tff_agg.recycling.metrics import Metric
 from tff_agg.runtime import lane_times
 
@@ -126,8 +127,8 @@ class TrainingBar(Observer):
         rows = [
             [weights, group]
             + [metric.show(found[metric.name]) for metric in self._metrics]
-            for weights in WEIGHTS
-            for group, found in outcome.test[weights].items()
+            for weights, by_group in series.apart(outcome.test).items()
+            for group, found in by_group.items()
         ]
         header = ["weights", "test on", *(metric.label for metric in self._metrics)]
         if rows:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tff_agg.aliases import Weights
 from tff_agg.averaging import Averager
@@ -10,6 +10,31 @@ from tff_agg.recycling import windows
 
 if TYPE_CHECKING:
     from tff_agg.recycling.methods import Method
+
+_T = TypeVar("_T")
+
+#: What a run saves in each round: θ_t, and θ^AGG_t, which it broadcasts.
+NAMES = ("iterate", "aggregate")
+#: The one of them that is meant to be used, by all who say nothing else.
+BROADCAST = "aggregate"
+#: What tables and pictures call them.
+IN_WORDS: Mapping[str, str] = {"aggregate": "θ^AGG, as broadcast", "iterate": "θ"}
+
+
+def apart(by_name: Mapping[str, _T]) -> dict[str, _T]:
+    """Returns what is said of both by their names in words, what is used first.
+
+    Without an averager both are the same, and only one is told.
+
+    Example:
+      >>> apart({'iterate': 0.1, 'aggregate': 0.2})
+      {'θ^AGG, as broadcast': 0.2, 'θ': 0.1}
+      >>> apart({'iterate': 0.1, 'aggregate': 0.1})
+      {'θ, as broadcast': 0.1}
+    """
+    found = {words: by_name[name] for name, words in IN_WORDS.items()}
+    used, other = found.values()
+    return {"θ, as broadcast": used} if used == other else found
 
 
 class Series(Protocol):

@@ -1,364 +1,168 @@
 """Evaluates every way to use the checkpoints of runs at inference.
 
-Prints a table for the last round, writes scores.csv and, over rounds, a picture: the
-mean over runs that differ in their seeds only, with a band of one standard deviation.
+Shows a table for the last round with gains over the last checkpoint and, over rounds, a
+picture: the mean over runs that differ in their seeds only, with a band of one standard
+deviation. What an earlier call has scored is not scored again.
 """
 
-import contextlib
-import csv
 import dataclasses
 import functools
-import io
-import logging
-import pathlib
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from tff_agg import files
-from tff_agg.experiment import progress, runs
-from tff_agg.experiment.commands import Command
+from tff_agg.experiment import runs
+from tff_agg.experiment.commands import Command, study
 from tff_agg.experiment.commands.of_runs import OfRuns
+from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.run.run_folder import RunFolder
+from tff_agg.experiment.study import figures, show
+from tff_agg.experiment.study.declare import Arm, Line, Question, Study, Use
+from tff_agg.experiment.study.options import Performing
+from tff_agg.experiment.study.report import Report, values_of
+from tff_agg.experiment.study.results import Curve, Results
+from tff_agg.experiment.study.show import Table
+from tff_agg.experiment.study.train import loaded
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
-from tff_agg.recycling import inference
-from tff_agg.recycling.methods import EMA_BASELINE, Method
-from tff_agg.recycling.metrics import Metric
-from tff_agg.runtime import jobs
-
-_log = logging.getLogger(__name__)
-
-Progress = Callable[[str, int, int], None]
-Row = dict[str, Any]
+from tff_agg.recycling import methods
+from tff_agg.recycling.methods import LAST, Method
+from tff_agg.recycling.series import IN_WORDS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(OfRuns):
+class EvaluateOptions(Performing, OfRuns):
     """What `evaluate` is asked for."""
 
+    out: str = described("results/evaluate", "where scores, table and picture go")
     methods: tuple[Method, ...] = described(
         (), "how checkpoints are used, such as 'uta:10,50 ema:0.9 opa:10'"
     )
-    out: str = described("results/evaluate", "where table and picture go")
     split: str = described("heldout", "the data", SAMPLE_SEEDS)
     span: int = described(0, "how many of the last rounds the curve covers")
     every: int = described(10, "the rounds between two points of the curve", at_least=1)
-    address: str | None = described(None, "a Ray cluster to spread the runs over")
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateConfig:
-    """What to evaluate.
-
-    Attributes:
-      runs: The run folders.
-      out: Where table and picture go.
-      grid: The methods and their parameters.
-      split: 'heldout' or 'test'.
-      examples: The size of the sample.
-      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
-      span: How many of the last rounds the curve covers.
-      every: The rounds between two points of the curve.
-      memory_budget: In bytes, for OPA and OMV.
-      data: Where the data are, if they are not where the runs found them.
-      address: A Ray cluster to spread the runs over, which sees the same storage;
-        None: they are evaluated here, one after the other.
-    """
-
-    runs: tuple[str, ...]
-    out: str
-    grid: inference.Grid = dataclasses.field(default_factory=inference.Grid)
-    split: str = "heldout"
-    examples: int = 10_000
-    name: str = "iterate"
-    span: int = 0
-    every: int = 10
-    memory_budget: int = 1 << 30
-    data: str | None = None
-    address: str | None = None
-
-    def __post_init__(self):
-        if self.every < 1 or self.span < 0 or self.examples < 1:
-            raise ValueError(
-                f"every={self.every} and examples={self.examples} must be at least 1 "
-                f"and span={self.span} must not be negative"
-            )
-
-
-def curve_rounds(members: Sequence[int], span: int, every: int) -> list[int]:
-    """Returns the rounds to evaluate: the last one and those before it in the span."""
-    last = members[-1]
-    wanted = range(last, max(last - span, members[0]) - 1, -every)
-    return sorted(set(wanted) & set(members))
-
-
-def applicable(task_class: type[Task], grid: inference.Grid) -> inference.Grid:
-    """Returns a grid without what does not apply to a task."""
-    return dataclasses.replace(grid, votes=grid.votes and not task_class.no_vote)
-
-
-def warn_of_windows(
-    run: runs.Run, members: Sequence[int], rounds: Sequence[int], grid: inference.Grid
-) -> None:
-    """Warns of windows that are not what their k says; the first of each kind."""
-    found = inference.window_warnings(members, rounds, {*grid.uta, *grid.outputs})
-    if found:
-        more = f" ({len(found) - 1} more such windows)" if len(found) > 1 else ""
-        _log.warning("%s: %s%s", run.folder, found[0], more)
-
-
-def evaluate_runs(
-    task_class: type[Task],
-    config: EvaluateConfig,
-    on_progress: Progress | None = None,
-) -> list[Row]:
-    """Evaluates all runs and returns one row for each method, parameter and round.
-
-    On a cluster (`config.address`) progress is not reported.
-    """
-    opened = runs.open_runs(task_class, config.runs, config.data)
-    kinds = runs.kinds(opened)
-    for found in kinds.values():
-        refuse_unlike_ends(found, config.name)
-    members = [(k, run) for k, found in kinds.items() for run in found]
-    shown = on_progress if config.address is None else None
-    evaluate = functools.partial(_evaluate_run, config, shown)
-    ended = sorted(jobs.spread(evaluate, members, address=config.address))
-    return [row for one in ended for row in one.result()]
-
-
-def refuse_unlike_ends(alike: Sequence[runs.Run], name: str) -> None:
-    """Refuses runs of one kind of which some are longer: their mean says nothing."""
-    ends = {run.folder: run.rounds(name)[-1] for run in alike}
-    if len(set(ends.values())) > 1:
-        told = ", ".join(f"{folder} at round {end}" for folder, end in ends.items())
-        raise ValueError(
-            f"runs of one kind must end at the same round; these are {told}. Finish "
-            "those that are behind, or leave them out."
-        )
-
-
-def _evaluate_run(
-    config: EvaluateConfig, on_progress: Progress | None, member: tuple[str, runs.Run]
-) -> list[Row]:
-    """Returns the rows of one run."""
-    kind, run = member
-    task, rounds = run.task, run.rounds(config.name)
-    wanted = curve_rounds(rounds, config.span, config.every)
-    warn_of_windows(run, rounds, wanted, config.grid)
-    sample = task.fixed_sample(config.split, config.examples)
-    scores = inference.score_grid(
-        run.loader(config.name),
-        rounds,
-        wanted,
-        applicable(type(task), config.grid),
-        score=run.scorer(config.split, config.examples),
-        judge=task.judge(),
-        predict=task.predictor(),
-        examples=task.flat_sample(sample),
-        classes=task.classes,
-        positions_per_example=task.positions_per_example,
-        memory_budget=config.memory_budget,
-        on_progress=on_progress,
-    )
-    return [
-        {
-            "run": str(run.folder),
-            "kind": kind,
-            "seed": run.config.seed,
-            "split": config.split,
-            "method": score.method,
-            "parameter": score.parameter,
-            "round": score.round,
-            **score.values,
-        }
-        for score in scores
-    ]
-
-
-def summarise(rows: Iterable[Row], metrics: Sequence[Metric]) -> list[Row]:
-    """Returns mean and standard deviation over runs at each kind's last round.
-
-    A row has, by the name of each metric, the pair of both; None where a method has no
-    such value, and a deviation of None for a single run.
-    """
-    rows = list(rows)
-    last: dict[str, int] = {}
-    for row in rows:
-        last[row["run"]] = max(last.get(row["run"], 0), row["round"])
-    grouped: dict[tuple, list[Row]] = {}
-    for row in rows:
-        if row["round"] == last[row["run"]]:
-            key = (row["kind"], row["method"], row["parameter"])
-            grouped.setdefault(key, []).append(row)
-    summary = []
-    for (kind, method, parameter), found in grouped.items():
-        one: Row = {"kind": kind, "method": method, "parameter": parameter}
-        one["runs"] = len(found)
-        for metric in metrics:
-            values = [row[metric.name] for row in found if metric.name in row]
-            one[metric.name] = _mean_and_spread(values)
-        summary.append(one)
-    return summary
-
-
-def _mean_and_spread(values: list[float]) -> tuple[float, float | None] | None:
-    if not values:
-        return None
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return statistics.fmean(values), spread
-
-
-def table(summary: Sequence[Row], metrics: Sequence[Metric]) -> str:
-    """Formats the summary for the terminal."""
-    from tff_agg.experiment.study import show
-
-    several = len({row["kind"] for row in summary}) > 1
-    header = (["kind"] if several else []) + ["method", "parameter"]
-    header += [metric.label for metric in metrics] + ["runs"]
+def declare(task: type[Task], options: EvaluateOptions) -> Study:
+    """Returns the study: a row for each kind of run, and a line for each method."""
+    kinds = runs.kinds(task, options.runs, options.data)
+    wanted = methods.applicable((LAST, *options.methods), task.no_vote)
     lines = []
-    for row in summary:
-        parameter = "" if row["parameter"] is None else f"{row['parameter']:g}"
-        cells = ([row["kind"]] if several else []) + [row["method"], parameter]
-        for metric in metrics:
-            if row[metric.name] is None:
-                cells.append("")
-                continue
-            mean, spread = row[metric.name]
-            shown = metric.show(mean, 3)
-            cells.append(
-                shown if spread is None else f"{shown} ± {metric.show(spread, 3)}"
-            )
-        lines.append([*cells, row["runs"]])
-    return show.render(show.Table(header, lines))
+    rounds: dict[RunConfig, tuple[int, ...]] = {}
+    for kind in kinds:
+        arm = Arm("", kind.config, folders=kind.folders)
+        lines += [
+            Line(kind.name, str(method), arm, Use((method,), options.series))
+            for method in dict.fromkeys(wanted)
+        ]
+        last = kind.last_round(options.series)
+        stored = [set(_rounds(folder, options.series)) for folder in kind.folders]
+        shared = sorted(set.intersection(*stored))
+        rounds[kind.config] = curve_rounds(shared, last, options.span, options.every)
+
+    def curve(line: Line, seed: int, config: RunConfig) -> tuple[Question, ...]:
+        methods, series = line.use
+        split, examples = options.split, options.examples
+        return (Question(split, examples, series, methods, rounds[config]),)
+
+    return Study(
+        task,
+        tuple(lines),
+        seeds=(0,),
+        train=loaded(options.data, options.memory_budget),
+        rounds=lambda config: rounds[config][-1:],
+        examples={options.split: options.examples},
+        also=curve,
+        final=options.split,
+    )
 
 
-def shown_parameters(
-    summary: Sequence[Row], metric: Metric, split: str
-) -> dict[tuple[str, str], float | None]:
-    """Chooses the parameter that the picture shows, by (kind, method).
+def curve_rounds(
+    stored: Sequence[int], last: int, span: int, every: int
+) -> tuple[int, ...]:
+    """Returns the last round and those before it in the span, as far as stored.
 
-    On validation data it is the best; test data must not be used to choose, so there
-    it is the first that was asked for.
+    Example:
+      >>> curve_rounds(range(101), 100, span=30, every=10)
+      (70, 80, 90, 100)
     """
-    shown: dict[tuple[str, str], Row] = {}
-    for row in summary:
-        key = (row["kind"], row["method"])
-        if key not in shown or (
-            split != "test"
-            and metric.better(row[metric.name][0], shown[key][metric.name][0])
-        ):
-            shown[key] = row
-    return {key: row["parameter"] for key, row in shown.items()}
+    wanted = range(last, max(last - span, stored[0]) - 1, -every)
+    return tuple(sorted(set(wanted) & set(stored)))
 
 
-def draw(
-    rows: Sequence[Row], metrics: Sequence[Metric], split: str, path: pathlib.Path
-) -> None:
-    """Draws the first metric over rounds, a panel for each kind of run."""
-    from tff_agg.experiment.study import figures
-
-    metric = metrics[0]
-    shown = shown_parameters(summarise(rows, metrics), metric, split)
-    panels: dict[str, dict[str, figures.Curve]] = {}
-    for (kind, method), parameter in shown.items():
-        by_run: dict[str, dict[int, float]] = {}
-        for row in rows:
-            if (row["kind"], row["method"], row["parameter"]) == (
-                kind,
-                method,
-                parameter,
-            ):
-                points = by_run.setdefault(row["run"], {})
-                points[row["round"]] = row[metric.name]
-        common = sorted(set.intersection(*(set(p) for p in by_run.values())))
-        if not common:
-            continue
-        label = method if parameter is None else f"{method} ({parameter:g})"
-        panels.setdefault(kind, {})[label] = figures.Curve(
-            common, [[points[t] for t in common] for points in by_run.values()]
-        )
-    label = f"{split} {metric.label}"
-    figures.curves(path, panels, metric, y_label=label, share_y=False)
+def _rounds(folder: str, series: str) -> Sequence[int]:
+    return RunFolder.open(folder).store.rounds(series)
 
 
-def write_csv(
-    rows: Sequence[Row], metrics: Sequence[Metric], path: pathlib.Path
-) -> None:
-    """Writes the scores, as a whole or not at all."""
-    columns = ["run", "kind", "seed", "split", "method", "parameter", "round"]
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, columns + [metric.name for metric in metrics], lineterminator="\n"
+def report(task: type[Task], options: EvaluateOptions, results: Results) -> Report:
+    """Returns the table of the last round, in what runs differ, and the curves."""
+    several = len(results.rows()) > 1
+
+    def labels(line: Line) -> tuple[str, ...]:
+        return (*([line.row] * several), line.use.methods[0].title)
+
+    values = values_of(results, results.lines, labels, task.metrics)
+    over = {"over last": show.over_first(values, alike=int(several))[""]}
+    whose = "" if several else f"{results.lines[0].row}: "
+    title = (
+        f"{whose}checkpoints of {IN_WORDS[options.series]}; "
+        f"{options.examples:,} examples of the {options.split} data"
     )
-    writer.writeheader()
-    for row in rows:
-        none_as_empty = {k: "" if v is None else v for k, v in row.items()}
-        writer.writerow(none_as_empty)
-    files.write_text(path, text.getvalue())
-
-
-def run(
-    task_class: type[Task], config: EvaluateConfig, on_progress: Progress | None = None
-) -> list[Row]:
-    """Evaluates, writes scores.csv and the picture, and returns the summary."""
-    metrics = task_class.metrics
-    out = files.results_folder(config.out)
-    rows = evaluate_runs(task_class, config, on_progress)
-    write_csv(rows, metrics, out / "scores.csv")
-    draw(rows, metrics, config.split, out / f"{metrics[0].name}.png")
-    return summarise(rows, metrics)
-
-
-def evaluate(task_class: type[Task], options: EvaluateOptions) -> int:
-    """Evaluates, and shows the table of the last round."""
-    config = EvaluateConfig(
-        runs=options.runs,
-        out=options.out,
-        grid=grid_of(options.methods),
-        split=options.split,
-        examples=options.examples,
-        name=options.series,
-        span=options.span,
-        every=options.every,
-        memory_budget=options.memory_budget,
-        data=options.data,
-        address=options.address,
+    header = (*(["runs"] * several), "method")
+    tables = {"table": show.line_table(header, values, task.metrics, over, title=title)}
+    if several:
+        tables["runs"] = legend(runs.kinds(task, options.runs, options.data))
+    metric = task.metrics[0]
+    draw = functools.partial(
+        figures.curves, panels=panels(options, results), metric=metric,
+        y_label=f"{options.split} {metric.label}",
+        title=f"checkpoints of {IN_WORDS[options.series]}",
+    )  # fmt: skip
+    left_out = task.no_vote and any(
+        method.facts.combine == "labels" for method in options.methods
     )
-    with contextlib.closing(progress.StageBar()) as bar:
-        summary = run(task_class, config, bar)
-    print(table(summary, task_class.metrics))
-    if task_class.no_vote and any(m.facts.combine == "labels" for m in options.methods):
-        print(f"OMV is left out: {task_class.no_vote}")
-    print(f"Everything is in {config.out}")
-    return 0
+    text = f"OMV is left out: {task.no_vote}" if left_out else ""
+    data = {"values": show.seed_table(header, values, task.metrics)}
+    return Report(tables, data, {metric.name: draw}, text)
+
+
+def legend(kinds: Sequence[runs.Kind]) -> Table:
+    """Says in what runs differ, a column for each kind of them."""
+    rows = [
+        [name, *("–" if k.own[name] is None else str(k.own[name]) for k in kinds)]
+        for name in kinds[0].own
+    ]
+    return Table(["settings that differ", *(kind.name for kind in kinds)], rows)
+
+
+def panels(options: EvaluateOptions, results: Results) -> dict[str, dict[str, Curve]]:
+    """Returns a curve for each kind of method, a panel for each kind of run.
+
+    On validation data it is that of the best parameter. Test data must not be used to
+    choose, so there it is that of the first that was asked for.
+    """
+    metric = results.study.task.metrics[0]
+    found: dict[str, dict[str, Curve]] = {}
+    for row, lines in results.rows().items():
+        by_kind: dict[str, dict[Line, list[float]]] = {}
+        for line in lines:
+            if values := results.values(line):
+                of_kind = by_kind.setdefault(line.use.methods[0].kind, {})
+                of_kind[line] = values
+        for of_kind in by_kind.values():
+            tested = options.split == "test"
+            line = next(iter(of_kind)) if tested else show.best(of_kind, metric)
+            (asked,) = results.study.also(line, 0, results.config(line))
+            title = line.use.methods[0].title
+            curve = results.curve(line, options.split, within=asked.rounds)
+            found.setdefault(row, {})[title] = curve
+    return found
+
+
+def run(task: type[Task], options: EvaluateOptions) -> int:
+    """Evaluates, writes what is shown, and prints the tables."""
+    declared, shown = functools.partial(declare, task), functools.partial(report, task)
+    return study.run(declared, shown, options)
 
 
 def command(task: type[Task]) -> Command:
     """Returns the command of a task."""
-    return Command(functools.partial(evaluate, task), (EvaluateOptions,))
-
-
-def grid_of(wanted: Sequence[Method]) -> inference.Grid:
-    """Returns methods as a grid."""
-    if strange := [str(m) for m in wanted if m.apart > 1 or m.kind not in _KINDS]:
-        raise ValueError(
-            f"methods={', '.join(strange)}: only {', '.join(_KINDS)} of the newest "
-            "checkpoints can be asked for here"
-        )
-
-    def values(kind: str) -> tuple[Any, ...]:
-        found = [m.value for m in wanted if m.kind == kind and m != EMA_BASELINE]
-        return tuple(found)
-
-    return inference.Grid(
-        uta=values("uta"),
-        outputs=tuple(dict.fromkeys((*values("opa"), *values("omv")))),
-        votes=bool(values("omv")),
-        ema=values("ema"),
-        pda=values("pda"),
-        baseline=EMA_BASELINE in wanted,
-    )
-
-
-_KINDS = ("last", "uta", "ema", "pda", "opa", "omv")
+    return Command(functools.partial(run, task), (EvaluateOptions,), False)

@@ -12,12 +12,11 @@ from typing import Any
 
 from tff_agg.experiment import error_bars, exported, runs
 from tff_agg.experiment.commands import Command
-from tff_agg.experiment.commands.of_runs import SERIES, OfRun
+from tff_agg.experiment.commands.of_runs import OfRun
 from tff_agg.experiment.task import Exportable, Task
 from tff_agg.fields import described
-from tff_agg.recycling import methods
+from tff_agg.recycling import methods, series
 from tff_agg.recycling.methods import LAST, Method
-from tff_agg.recycling.series import Stored
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,10 @@ class ExportConfig(OfRun):
     method: Method = described(
         LAST, "what is made of the checkpoints: last, uta:100, ema:0.95, pda:8"
     )
-    series: str = described("iterate", "checkpoints: θ or θ^AGG, as broadcast", SERIES)
+    series: str = described(
+        series.BROADCAST, "checkpoints: θ^AGG, as broadcast, or the iterates θ",
+        series.NAMES,
+    )  # fmt: skip
     checkpoints: int = described(
         10, "how many go along, for error bars; fewer, where there are not so many",
         at_least=2,
@@ -56,8 +58,8 @@ def export(task_class: type[Task], config: ExportConfig) -> dict[str, Any]:
         raise ValueError(f"the task {task_class.package!r} has no model in Keras' form")
     members = run.rounds(config.series)
     load = run.loader(config.series)
-    series = Stored(members, load)
-    weights = methods.aggregate(series, config.method, members[-1])
+    stored = series.Stored(members, load)
+    weights = methods.aggregate(stored, config.method, members[-1])
     if len(members) < 2:
         raise ValueError(f"{config.run} has {len(members)} checkpoint; 2 are needed")
     sample = task.flat_sample(task.fixed_sample("heldout", config.examples))
@@ -92,7 +94,10 @@ def run(task_class: type[Task], config: ExportConfig) -> int:
     """Exports a model and says what it is."""
     facts = export(task_class, config)
     first, last, count = facts["rounds_averaged"]
-    print(f"{facts['method']} of {count} checkpoints, rounds {first} to {last}")
+    whose = series.IN_WORDS[config.series]
+    print(
+        f"{facts['method']}: {count} checkpoints of {whose}, rounds {first} to {last}"
+    )
     print(facts["error_bars"])
     if facts["guarantee"]:
         print(facts["guarantee"]["statement"])

@@ -4,8 +4,10 @@ import dataclasses
 
 from tff_agg import fields
 from tff_agg.fields import described
+from tff_agg.recycling import series
 
-SERIES = ("iterate", "aggregate")
+# The model of a run is what it broadcasts.
+_SERIES = "checkpoints: θ^AGG, as broadcast, or the iterates θ"
 _DATA = "where the data are, if they are not where the run found them"
 
 
@@ -28,7 +30,7 @@ class OfRuns:
 
     runs: tuple[str, ...] = described((), "the run folders")
     examples: int = described(10_000, "the size of a sample", at_least=1)
-    series: str = described("iterate", "checkpoints: θ or θ^AGG, as broadcast", SERIES)
+    series: str = described(series.BROADCAST, _SERIES, series.NAMES)
     memory_mb: float = described(1024.0, "the memory for predictions, in MB")
     data: str | None = described(None, _DATA)
 

@@ -17,17 +17,20 @@ from typing import Any
 
 from tff_agg import files
 from tff_agg.experiment import progress, runs
-from tff_agg.experiment.commands import Command, audit, evaluate, uncertainty
+from tff_agg.experiment.commands import Command, audit, uncertainty
 from tff_agg.experiment.commands.of_runs import OfRun
 from tff_agg.experiment.study import show
+from tff_agg.experiment.study.declare import Question
+from tff_agg.experiment.study.progress import telling
 from tff_agg.experiment.study.results import Curve
+from tff_agg.experiment.study.scores import ALL
 from tff_agg.experiment.study.show import Table
+from tff_agg.experiment.study.train import answers
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
-from tff_agg.recycling import methods
-from tff_agg.recycling.methods import Method, Progress, parse_methods
+from tff_agg.recycling import methods, series
+from tff_agg.recycling.methods import LAST, Method, Progress, parse_methods
 
-_WEIGHTS_IN_WORDS = {"iterate": "θ", "aggregate": "θ^AGG, as broadcast"}
 _SIZES = (2, 3, 5, 10, 20, 50, 100)
 
 
@@ -65,7 +68,7 @@ def write(
         audit=_audit(run, privacy),
         curves=_curves(run),
         tested=_tested(run),
-        methods=_methods(task_class, config, len(run.rounds()), on_progress),
+        methods=_methods(run, config, on_progress),
         config=config,
         uncertainty=_uncertainty(task_class, config, on_progress),
         settings=_settings(run),
@@ -147,14 +150,14 @@ def _curves(run: runs.Run) -> str | None:
     shown = run.task.metrics[:3]
     figure, axes = figures.new_figure(len(shown), width=4.2, share_y=False)
     for axis, metric in zip(axes, shown, strict=True):
-        drawn = {
-            words: Curve(
+        by_series = {
+            name: Curve(
                 [*validated],
                 [[scores[name]["all"][metric.name] for scores in validated.values()]],
             )
-            for name, words in _WEIGHTS_IN_WORDS.items()
+            for name in series.NAMES
         }
-        figures.draw_curves(axis, drawn, metric)
+        figures.draw_curves(axis, series.apart(by_series), metric)
         axis.set_ylabel(f"validation {metric.label}")
     figures.legends(figure, axes)
     file = io.BytesIO()
@@ -172,41 +175,38 @@ def _tested(run: runs.Run) -> Table | None:
     if history is None or history.tested is None:
         return None
     rows = [
-        [_WEIGHTS_IN_WORDS[weights], group, *(m.show(scores[m.name]) for m in metrics)]
-        for weights, by_group in history.tested.items()
+        [weights, group, *(m.show(scores[m.name]) for m in metrics)]
+        for weights, by_group in series.apart(history.tested).items()
         for group, scores in by_group.items()
     ]
     return Table(["weights", "test on", *(m.label for m in metrics)], rows)
 
 
 def _methods(
-    task_class: type[Task],
+    run: runs.Run,
     config: ReportConfig,
-    checkpoints: int,
     on_progress: Progress | None,
 ) -> Table:
     """Returns the scores of the methods that there are checkpoints for."""
-    usable = methods.without_windows_beyond(config.methods, checkpoints)
-    made = evaluate.EvaluateConfig(
-        runs=(config.run,),
-        out="",
-        grid=evaluate.grid_of(usable),
-        split=config.split,
-        examples=config.examples,
-        data=config.data,
+    rounds, metrics = run.rounds(series.BROADCAST), run.task.metrics
+    usable = methods.without_windows_beyond(
+        methods.applicable((LAST, *config.methods), run.task.no_vote), len(rounds)
     )
-    found = evaluate.evaluate_runs(task_class, made, on_progress)
-    metrics = task_class.metrics
+    last = (rounds[-1],)
+    question = Question(config.split, config.examples, series.BROADCAST, usable, last)
+    values: dict[str, dict[str, float]] = {}
+    with telling(on_progress):
+        for score in answers(run, [question]):
+            asked = (score.split, score.examples, score.series, (score.round,))
+            if asked == (*question[:3], last) and score.group == ALL:
+                values.setdefault(score.method, {})[score.metric] = score.value
     rows = []
-    for row in evaluate.summarise(found, metrics):
-        values = [row[metric.name] for metric in metrics]
-        parameter = "" if row["parameter"] is None else f"{row['parameter']:g}"
-        cells = [
-            "" if value is None else metric.show(value[0])
-            for metric, value in zip(metrics, values, strict=True)
-        ]
-        rows.append([row["method"], parameter, *cells])
-    return Table(["method", "parameter", *(metric.label for metric in metrics)], rows)
+    for method in usable:
+        own = values[str(method)]
+        shown = [m.show(own[m.name]) if m.name in own else "" for m in metrics]
+        rows.append([method.title, *shown])
+    title = f"Checkpoints of {series.IN_WORDS[series.BROADCAST]}"
+    return Table(["method", *(metric.label for metric in metrics)], rows, title)
 
 
 def _uncertainty(

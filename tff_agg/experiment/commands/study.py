@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.study.declare import Study
-from tff_agg.experiment.study.options import StudyOptions
+from tff_agg.experiment.study.options import Performing
 from tff_agg.experiment.study.report import Report
 from tff_agg.experiment.study.results import Results
 
-Options = TypeVar("Options", bound=StudyOptions)
+Options = TypeVar("Options", bound=Performing)
 
 
 def command(
@@ -45,7 +45,7 @@ def command(
 def run(
     declare: Callable[[Any], Study],
     report: Callable[[Any, Results], Report],
-    options: StudyOptions,
+    options: Performing,
 ) -> int:
     """Performs a study, writes what it shows, and prints its tables."""
     from tff_agg.experiment import progress
@@ -67,6 +67,7 @@ def run(
                 out,
                 processes=options.processes,
                 address=options.address,
+                cpus_per_job=options.cpus_per_job,
                 on_progress=bar,
             )
     if not found.lines:

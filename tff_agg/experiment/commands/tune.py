@@ -3,49 +3,58 @@
 Inference aggregation (Algorithm 3) works over the checkpoints of finished runs;
 training aggregation (Algorithm 2) trains one run for each parameter and start. Without
 further flags the paper's grids for the task are searched. Run the same command again to
-go on with a search that was stopped.
+go on with a search that was stopped, or of which trials have failed.
 """
 
-import contextlib
 import dataclasses
 import functools
-import pathlib
 import shlex
-import statistics
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from statistics import fmean
+from typing import Any
 
-from tff_agg import fields, files, privacy, processes
-from tff_agg.aliases import JsonObject
-from tff_agg.experiment import progress, runs, tuning_report
-from tff_agg.experiment.commands import Command, evaluate, flags
+from absl import flags as absl_flags
+
+from tff_agg import fields
+from tff_agg.experiment import runs
+from tff_agg.experiment.commands import Command, flags, study
 from tff_agg.experiment.commands.of_runs import OfRuns
-from tff_agg.experiment.study import cost
+from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.run.run_folder import RunFolder
+from tff_agg.experiment.study import cost, figures, show
+from tff_agg.experiment.study.declare import (
+    BROADCAST,
+    Arm,
+    Line,
+    Settings,
+    Study,
+    Use,
+    in_words,
+)
+from tff_agg.experiment.study.options import Performing
+from tff_agg.experiment.study.report import Report
+from tff_agg.experiment.study.results import Results
+from tff_agg.experiment.study.show import Table
+from tff_agg.experiment.study.train import loaded, saved
 from tff_agg.experiment.task import Task
 from tff_agg.fields import described
-from tff_agg.recycling import inference, tuning
-from tff_agg.recycling.grids import Grids
-from tff_agg.recycling.methods import Method
-from tff_agg.recycling.tuning import Candidate
-from tff_agg.runtime import jobs
+from tff_agg.recycling import methods
+from tff_agg.recycling.methods import EMA_BASELINE, KINDS, LAST, Method
+from tff_agg.recycling.series import IN_WORDS
 
-_OUTPUTS = ("OPA", "OMV")
-_TO_BE_CONTINUED = (
-    "Trials that failed: {}. The test data were not looked at. Run the same command "
-    "again: it comes to an end without a trial that fails twice."
-)
-
-
+#: The line of the best of all methods.
+BEST = "best of all"
+_SPLITS = {"heldout": "validation", "test": "test"}
 _TRAINING = ("algorithm", ("training",))
 _OF_INFERENCE = ("runs", "methods", "series", "memory_mb", "data")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TuneOptions(OfRuns):
+class TuneOptions(Performing, OfRuns):
     """What `tune` is asked for."""
 
-    algorithm: str = described("inference", "what is tuned", ("inference", "training"))
     out: str = described("results/tune", "where everything goes")
+    algorithm: str = described("inference", "what is tuned", ("inference", "training"))
     methods: tuple[Method, ...] = described(
         (), "inference: the grid, such as 'uta:10,50 opa:10'; the paper's if not given"
     )
@@ -68,17 +77,6 @@ class TuneOptions(OfRuns):
         ("decay", "weight"),
         only_with=("averager", ("ema",)),
     )
-    at_once: int = described(
-        1, "training: trials side by side", at_least=1, only_with=_TRAINING
-    )
-    address: str | None = described(
-        None,
-        "training: a Ray cluster to spread trials over; its machines see --out",
-        only_with=_TRAINING,
-    )
-    cpus_per_trial: float = described(
-        1.0, "training: CPUs of the cluster for a trial", only_with=_TRAINING
-    )
 
     def without_effect(self, given: Collection[str]) -> list[str]:
         """Returns which of the given fields change nothing; a text for each."""
@@ -89,342 +87,207 @@ class TuneOptions(OfRuns):
         return found
 
 
-@dataclasses.dataclass(frozen=True)
-class InferenceConfig:
-    """A search over inference aggregations.
-
-    Attributes:
-      runs: The run folders; values are averaged over them.
-      out: Where journal, table and picture go.
-      grid: The methods and their parameters; None: the paper's, for the task.
-      examples: The size of the validation and test samples.
-      name: Which checkpoints: 'iterate' (θ_t) or 'aggregate' (θ^AGG_t).
-      memory_budget: In bytes, for OPA and OMV.
-      data: Where the data are, if they are not where the runs found them.
-    """
-
-    runs: tuple[str, ...]
-    out: str
-    grid: inference.Grid | None = None
-    examples: int = 10_000
-    name: str = "iterate"
-    memory_budget: int = 1 << 30
-    data: str | None = None
+def declare(task: type[Task], options: TuneOptions) -> Study:
+    """Returns the study: Algorithm 3 over runs, or Algorithm 2 over settings."""
+    if options.algorithm == "inference":
+        return over_runs(task, options)
+    return over_settings(task, options)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """A search over training aggregations.
-
-    Attributes:
-      out: Where trials, journal, table and picture go.
-      averager: 'uta' or 'ema'.
-      parameters: The values of k or β.
-      starts: The values of τ.
-      train_flags: Flags of `train` that all trials share.
-      ema_convention: What β means, 'decay' or 'weight'.
-      examples: The size of the validation and test samples.
-      at_once: How many trials run side by side.
-      address: A Ray cluster to spread them over, which sees the same storage; None:
-        they run here.
-      cpus_per_trial: How many CPUs of the cluster a trial takes.
-    """
-
-    out: str
-    averager: str
-    parameters: tuple[float, ...]
-    starts: tuple[int, ...] = (0,)
-    train_flags: tuple[str, ...] = ()
-    ema_convention: str = "decay"
-    examples: int = 10_000
-    at_once: int = 1
-    address: str | None = None
-    cpus_per_trial: float = 1
-
-    def __post_init__(self):
-        if self.averager not in ("uta", "ema"):
-            raise ValueError(f"averager={self.averager!r} must be 'uta' or 'ema'")
-
-    def grid(self) -> list[Candidate]:
-        """Returns the candidates (p, τ)."""
-        whole = int if self.averager == "uta" else float
-        method = f"{self.averager.upper()}_tr"
-        return [
-            Candidate(method, whole(p), start)
-            for start in self.starts
-            for p in self.parameters
+def over_runs(task: type[Task], options: TuneOptions) -> Study:
+    """Returns Algorithm 3: for each kind of method its best parameter, tested once."""
+    lines = []
+    last: dict[RunConfig, tuple[int, ...]] = {}
+    for kind in runs.kinds(task, options.runs, options.data):
+        stores = [RunFolder.open(folder).store for folder in kind.folders]
+        fewest = min(len(store.rounds(options.series)) for store in stores)
+        last[kind.config] = (kind.last_round(options.series),)
+        wanted = methods.without_windows_beyond(
+            candidates(task, kind.config, options.methods), fewest
+        )
+        arm = Arm("", kind.config, folders=kind.folders)
+        grids = methods.by_kind(wanted)
+        if EMA_BASELINE in wanted:
+            grids["EMA_baseline"] = (EMA_BASELINE,)
+        grids[BEST] = wanted
+        lines += [
+            Line(kind.name, title, arm, Use(grid, options.series))
+            for title, grid in grids.items()
         ]
-
-    def folder(self, candidate: Candidate) -> pathlib.Path:
-        """Returns the run folder of a candidate."""
-        name = f"{self.averager}-{candidate.parameter:g}-from-{candidate.start}"
-        return pathlib.Path(self.out) / "trials" / name
-
-    def folders(self) -> list[pathlib.Path]:
-        """Returns the folders of all trials that were begun, whatever their grid."""
-        return sorted((pathlib.Path(self.out) / "trials").glob("*/"))
-
-    def command(self, package: str, candidate: Candidate) -> list[str]:
-        """Returns the command that trains a candidate, or resumes it."""
-        parameter = f"k={candidate.parameter}"
-        if self.averager == "ema":
-            parameter = f"ema_{self.ema_convention}={candidate.parameter}"
-        return [
-            sys.executable,
-            "-m",
-            package,
-            "train",
-            *self.train_flags,
-            # Last of its name, so it counts: the test data are for the choice alone.
-            "--test_examples=0",
-            f"--averager={self.averager}",
-            f"--{parameter}",
-            f"--start_round={candidate.start}",
-            f"--out={self.folder(candidate)}",
-        ]
+    return Study(
+        task,
+        tuple(lines),
+        seeds=(0,),
+        train=loaded(options.data, options.memory_budget),
+        rounds=lambda config: last[config],
+        examples=dict.fromkeys(_SPLITS, options.examples),
+    )
 
 
-def paper_grid(grids: Grids) -> inference.Grid:
-    """Returns what is searched at inference."""
-    return inference.Grid(uta=grids.ks, outputs=grids.ks, ema=grids.inference_betas)
+def candidates(
+    task: type[Task], config: RunConfig, asked: Sequence[Method]
+) -> tuple[Method, ...]:
+    """Returns the last checkpoint and what is asked for, else the paper's grid.
+
+    Of equals the first is chosen, so they stand in the order of the kinds.
+    """
+    if not asked:
+        grids = task.grids(config)
+        ks = [Method(kind, k) for kind in ("uta", "opa", "omv") for k in grids.ks]
+        asked = [*ks, *(Method("ema", beta) for beta in grids.inference_betas)]
+        asked = [*asked, EMA_BASELINE]
+    usable = dict.fromkeys(methods.applicable((LAST, *asked), task.no_vote))
+    order = list(KINDS)
+    return tuple(sorted(usable, key=lambda method: order.index(method.kind)))
 
 
-def candidates_of(grid: inference.Grid, checkpoints: int) -> list[Candidate]:
-    """Lists the candidates of a grid; no k beyond the checkpoints that there are."""
-    found = [Candidate("last")]
-    for method, parameter in grid.methods():
-        is_count = method in ("UTA_inf", *_OUTPUTS)
-        if not is_count or (parameter or 0) <= checkpoints:
-            found.append(Candidate(method, parameter))
+def over_settings(task: type[Task], options: TuneOptions) -> Study:
+    """Returns Algorithm 2: the best parameter and start of an averager, tested once."""
+    data = () if task.Data is None else (task.Data,)
+    given = shlex.split(options.train_flags)
+    try:
+        shared, *more = flags.parse(given, task.Config, *data)
+    except absl_flags.Error as error:
+        raise ValueError(f"train_flags={options.train_flags!r}: {error}") from error
+    points = settings_of(task, options, shared)
+    # With the averager alone the configuration is not whole: β is still to come.
+    changes: dict[str, Any] = {**points[0], "averager": options.averager}
+    config = dataclasses.replace(task.prepared(shared, *more), **changes)
+    title = f"{options.averager.upper()}_tr"
+    return Study(
+        task,
+        (Line("trials", title, Arm(title, config, tuple(points)), BROADCAST),),
+        seeds=(config.seed,),
+        train=saved(),
+        examples=dict.fromkeys(_SPLITS, options.examples),
+    )
+
+
+def settings_of(
+    task: type[Task], options: TuneOptions, shared: RunConfig
+) -> list[Settings]:
+    """Returns what is asked for of the averager, else the paper's grid.
+
+    Args:
+      task: The task.
+      options: What is asked for.
+      shared: What all trials share.
+    """
+    grids = task.grids(shared)
+    name, parameters = "k", options.parameters or grids.ks
+    if options.averager == "ema":
+        name = f"ema_{options.ema_convention}"
+        parameters = options.parameters or grids.training_betas
+    return [
+        {name: int(p) if name == "k" else p, "start_round": start}
+        for start in options.starts or grids.starts
+        for p in parameters
+    ]
+
+
+def report(task: type[Task], options: TuneOptions, results: Results) -> Report:
+    """Returns what was chosen, all candidates, and the metric over the parameter."""
+    metrics = {
+        (split, metric.name): metric._replace(name=f"{words} {metric.name}")
+        for split, words in _SPLITS.items()
+        for metric in task.metrics
+    }
+    several = len(results.rows()) > 1
+    values = {
+        (*([line.row] * several), line.name, _chosen(results, line)): {
+            shown.name: own
+            for (split, name), shown in metrics.items()
+            if (own := results.values(line, name, split))
+        }
+        for line in results.lines
+    }
+    header = (*(["runs"] * several), "line", "chosen")
+    shown = [metrics["heldout", task.metrics[0].name]]
+    shown += [metrics["test", metric.name] for metric in task.metrics]
+    series = "aggregate" if options.algorithm == "training" else options.series
+    table = show.line_table(
+        header, values, shown, show.over_first(values, alike=int(several)),
+        gains_in=[shown[1]], title=f"checkpoints of {IN_WORDS[series]}",
+    )  # fmt: skip
+    return Report(
+        {"table": table},
+        {"candidates": candidate_table(task, results)},
+        {"tuning": functools.partial(figures.choices, panels=panels(results),
+                                     metric=task.metrics[0])},
+        "\n".join(_notes(task, options, results)),
+    )  # fmt: skip
+
+
+def _chosen(results: Results, line: Line) -> str:
+    """Writes what was chosen for a line."""
+    settings, method, _ = results.chosen[line]
+    return in_words(settings) or str(method)
+
+
+def candidate_table(task: type[Task], results: Results) -> Table:
+    """Returns every candidate with its values on validation data, for programs."""
+    names = [metric.name for metric in task.metrics]
+    rows: list[list[object]] = []
+    for line in results.lines:
+        settings, method, _ = results.chosen[line]
+        of: dict[tuple[str, str], dict[str, float]] = {}
+        for name in names:
+            for s, m, by_seed in results.candidates(line, name):
+                of.setdefault((in_words(s), m), {})[name] = fmean(by_seed)
+        for (words, m), found in of.items():
+            chosen = int((words, m) == (in_words(settings), str(method)))
+            values = [found.get(name, "") for name in names]
+            rows.append([line.row, line.name, words, m, *values, chosen])
+    header = ("runs", "line", "settings", "method", *names, "chosen")
+    return Table(header, rows)
+
+
+def panels(results: Results) -> dict[str, figures.Choices]:
+    """Returns, for each line, the metric over the parameter; a curve for each start."""
+    found = {}
+    for line in results.lines:
+        tried = results.candidates(line)
+        if len(tried) < 2 or line.name == BEST:
+            continue
+        settings, method, _ = results.chosen[line]
+        curves: dict[str, dict[str, float]] = {}
+        for candidate, name, by_seed in tried:
+            start = f"τ = {candidate['start_round']}" if candidate else ""
+            at = _parameter(candidate, name)
+            curves.setdefault(start, {})[at] = fmean(by_seed)
+        start = f"τ = {settings['start_round']}" if settings else ""
+        chosen = (start, _parameter(settings, str(method)))
+        title = line.name if len(results.rows()) == 1 else f"{line.row}: {line.name}"
+        found[title] = figures.Choices(curves, chosen)
     return found
 
 
-def grid_of(grid: inference.Grid, candidates: Sequence[Candidate]) -> inference.Grid:
-    """Cuts a grid down to what some candidates need."""
-
-    def parameters(*methods: str) -> tuple:
-        found = [c.parameter for c in candidates if c.method in methods]
-        return tuple(dict.fromkeys(found))
-
-    return dataclasses.replace(
-        grid,
-        uta=parameters("UTA_inf"),
-        outputs=parameters(*_OUTPUTS),
-        ema=parameters("EMA_inf"),
-        pda=parameters("PDA"),
-        baseline=any(c.method == "EMA_baseline" for c in candidates),
-    )
+def _parameter(settings: Settings, method: str) -> str:
+    own = [value for name, value in settings.items() if name != "start_round"]
+    return f"{own[0]:g}" if own else Method.parse(method).parameter
 
 
-def tune_inference(
-    task_class: type[Task],
-    config: InferenceConfig,
-    on_progress: evaluate.Progress | None = None,
-) -> dict[str, tuning.Choice]:
-    """Algorithm 3 over finished runs; writes journal, table and picture."""
-    metric = task_class.metrics[0]
-    opened = runs.open_runs(task_class, config.runs, config.data)
-    grid = config.grid or paper_grid(task_class.grids(opened[0].config))
-    fewest = min(len(run.rounds(config.name)) for run in opened)
-    settings: JsonObject = {
-        "algorithm": "inference",
-        "runs": [str(run.folder.resolve().name) for run in opened],
-        "rounds": [run.rounds(config.name)[-1] for run in opened],
-        "examples": config.examples,
-        "name": config.name,
-        "ema": [grid.ema_convention, grid.ema_warm_up],
-    }
-    journal = tuning.Journal(
-        files.results_folder(config.out) / "journal.jsonl", settings
-    )
-
-    def scores(candidates: Sequence[Candidate], split: str) -> dict[Candidate, float]:
-        rows = evaluate.evaluate_runs(
-            task_class,
-            evaluate.EvaluateConfig(
-                runs=config.runs,
-                out=config.out,
-                grid=grid_of(grid, candidates),
-                split=split,
-                examples=config.examples,
-                name=config.name,
-                memory_budget=config.memory_budget,
-                data=config.data,
-            ),
-            on_progress,
-        )
-        found: dict[Candidate, list[evaluate.Row]] = {}
-        for row in rows:
-            key = Candidate(row["method"], row["parameter"])
-            found.setdefault(key, []).append(row)
-        for candidate in candidates:
-            values = {
-                one.name: statistics.fmean(row[one.name] for row in found[candidate])
-                for one in task_class.metrics
-                if one.name in found[candidate][0]
-            }
-            journal.note_metrics(split, candidate, values)
-        known = journal.metrics(split)
-        return {candidate: known[candidate][metric.name] for candidate in candidates}
-
-    def validate(candidates: list[Candidate]) -> Iterator[tuple[Candidate, float]]:
-        found = scores(candidates, "heldout")
-        return ((candidate, found[candidate]) for candidate in candidates)
-
-    choices = tuning.tune_inference(
-        candidates_of(evaluate.applicable(task_class, grid), fewest),
-        validate,
-        lambda candidate: scores([candidate], "test")[candidate],
-        journal,
-        metric,
-    )
-    folders = [run.folder for run in opened]
-    # All that the journal knows: an earlier grid was looked at as well.
-    searched = cost.of_inference(folders, len(journal.values("trial")))
-    tuning_report.write(config.out, list(choices.values()), searched, metric, journal)
-    cost.add_to_reports(folders, config.out, searched)
-    return choices
+def _notes(task: type[Task], options: TuneOptions, results: Results) -> list[str]:
+    """Returns what has to be said besides."""
+    notes = []
+    if task.no_vote and options.algorithm == "inference":
+        notes.append(f"OMV is left out: {task.no_vote}")
+    looks = {line.name: results.looks(line) for line in results.lines}
+    notes += [
+        f"The test data were looked at for {count} candidates of {name}."
+        for name, count in looks.items()
+        if count > 1 and name != BEST
+    ]
+    folders = [f for line in results.lines for f in results.folders(line)]
+    return notes + cost.paragraphs(folders, results.out)
 
 
-def tune_training(
-    task_class: type[Task],
-    config: TrainingConfig,
-    run_command: Callable[[list[str]], None] | None = None,
-    on_trial: Callable[[int, int, Candidate, float | None], None] | None = None,
-) -> tuning.Choice:
-    """Algorithm 2 with one training run per candidate; writes the same files.
-
-    Trials leave the test data alone; the model of the chosen one is scored here, once.
-
-    Args:
-      task_class: What is trained.
-      config: The search.
-      run_command: Runs a trial's command and raises if it fails.
-      on_trial: Receives every trial, see `tuning.tune_training`.
-    """
-    metric = task_class.metrics[0]
-    run_command = run_command or _run_command
-    settings: JsonObject = {
-        "algorithm": "training",
-        "averager": config.averager,
-        "train_flags": list(config.train_flags),
-        "ema_convention": config.ema_convention,
-        "examples": config.examples,
-    }
-    journal = tuning.Journal(
-        files.results_folder(config.out) / "journal.jsonl", settings
-    )
-
-    def value(candidate: Candidate, split: str) -> float:
-        run = runs.Run.open(task_class, config.folder(candidate))
-        last = run.rounds("aggregate")[-1]
-        if last < run.config.rounds:
-            raise RuntimeError(f"{run.folder} ends at round {last}")
-        score = run.scorer(split, config.examples)
-        found = score(run.load(last, "aggregate"))
-        journal.note_metrics(split, candidate, found)
-        return found[metric.name]
-
-    def trial(candidate: Candidate) -> float:
-        run_command(config.command(task_class.package, candidate))
-        return value(candidate, "heldout")
-
-    def tell(
-        number: int, total: int, candidate: Candidate, found: float | None
-    ) -> None:
-        # After every trial: also the reports of a search that is never ended must say
-        # how many runs were looked at.
-        cost.add_to_reports(config.folders(), config.out, searched())
-        if on_trial is not None:
-            on_trial(number, total, candidate, found)
-
-    def searched() -> privacy.SearchCost | None:
-        return cost.of_training(config.folders(), journal.runs_looked_at())
-
-    choice = tuning.tune_training(
-        config.grid(),
-        trial,
-        lambda candidate: value(candidate, "test"),
-        journal,
-        tell,
-        metric,
-        functools.partial(
-            jobs.spread,
-            at_once=config.at_once,
-            address=config.address,
-            cpus_per_job=config.cpus_per_trial,
-        ),
-    )
-    tuning_report.write(config.out, [choice], searched(), metric, journal)
-    return choice
-
-
-def _run_command(command: list[str]) -> None:
-    """Runs a trial; its output goes to the terminal."""
-    processes.run(command, check=True)
-
-
-def inference_config(options: TuneOptions) -> InferenceConfig:
-    """Returns the search over inference aggregations that is asked for."""
-    return InferenceConfig(
-        runs=options.runs,
-        out=options.out,
-        grid=evaluate.grid_of(options.methods) if options.methods else None,
-        examples=options.examples,
-        name=options.series,
-        memory_budget=options.memory_budget,
-        data=options.data,
-    )
-
-
-def training_config(task_class: type[Task], options: TuneOptions) -> TrainingConfig:
-    """Returns the search over training aggregations that is asked for."""
-    train_flags = tuple(shlex.split(options.train_flags))
-    grids = task_class.grids(flags.parse_some(train_flags, task_class.Config))
-    betas = options.averager == "ema"
-    return TrainingConfig(
-        out=options.out,
-        averager=options.averager,
-        parameters=options.parameters or (grids.training_betas if betas else grids.ks),
-        starts=options.starts or grids.starts,
-        train_flags=train_flags,
-        ema_convention=options.ema_convention,
-        examples=options.examples,
-        at_once=options.at_once,
-        address=options.address,
-        cpus_per_trial=options.cpus_per_trial,
-    )
-
-
-def tune(task_class: type[Task], options: TuneOptions) -> int:
-    """Runs a search and shows what it chose."""
-    metric = task_class.metrics[0]
-    if options.algorithm == "inference":
-        with contextlib.closing(progress.StageBar()) as bar:
-            choices = tune_inference(task_class, inference_config(options), bar)
-        print(tuning_report.table(list(choices.values()), metric))
-    else:
-
-        def say(
-            number: int, total: int, candidate: Candidate, value: float | None
-        ) -> None:
-            found = "failed" if value is None else metric.show(value, 3)
-            print(f"[{number}/{total}] {candidate}: {found}", flush=True)
-
-        choice = tune_training(
-            task_class, training_config(task_class, options), None, say
-        )
-        print(tuning_report.table([choice], metric))
-        if choice.test is None:
-            print(_TO_BE_CONTINUED.format(len(choice.failed)))
-    print(tuning_report.metrics_table(pathlib.Path(options.out), task_class.metrics))
-    note = pathlib.Path(options.out) / "privacy_of_tuning.md"
-    if note.exists():
-        print(note.read_text())
-    print(f"Everything is in {options.out}")
-    return 0
+def run(task: type[Task], options: TuneOptions) -> int:
+    """Searches, writes what is shown, and prints the tables."""
+    declared, shown = functools.partial(declare, task), functools.partial(report, task)
+    return study.run(declared, shown, options)
 
 
 def command(task: type[Task]) -> Command:
     """Returns the command of a task."""
-    return Command(functools.partial(tune, task), (TuneOptions,))
+    return Command(functools.partial(run, task), (TuneOptions,), False)

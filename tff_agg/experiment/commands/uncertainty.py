@@ -32,6 +32,7 @@ from tff_agg.fields import described
 from tff_agg.recycling import uncertainty
 from tff_agg.recycling.methods import Progress
 from tff_agg.recycling.metrics import Metric
+from tff_agg.recycling.series import IN_WORDS
 
 # Mean, spread, scores and difference in double precision; the scores twice in single.
 _BYTES_PER_SCORE = 4 * 8 + 2 * 4
@@ -111,14 +112,12 @@ def compare(
     on_progress: Progress | None = None,
 ) -> Findings:
     """Compares both estimators over the runs of a configuration."""
-    opened = runs.open_runs(task_class, config.runs, config.data)
-    if len({str(run.folder.resolve()) for run in opened}) < len(opened):
-        raise ValueError("runs: the same folder is given twice")
-    if len(groups := runs.kinds(opened)) > 1:
+    if len(kinds := runs.kinds(task_class, config.runs, config.data)) > 1:
         raise ValueError(
-            f"runs must differ in their seeds only; there are {len(groups)} kinds: "
-            + "; ".join(groups)
+            f"runs must differ in their seeds only; there are {len(kinds)} kinds: "
+            + "; ".join(f"{kind.name} ({kind.in_words()})" for kind in kinds)
         )
+    opened = runs.open_runs(task_class, config.runs, config.data)
     task = opened[0].task
     rows = task.flat_sample(task.fixed_sample(config.split, config.examples))
     per_row = task.classes * task.positions_per_example * _BYTES_PER_SCORE
@@ -171,12 +170,13 @@ def compare(
             found.append(width.means[0] * bars(run).widening(rounds))
         return uncertainty.Widths(tuple(sizes), np.array(found), width.examples)
 
+    whose = f"Checkpoints of {IN_WORDS[config.series]}."
     if single:
         nothing = np.empty((0, len(sizes)))
         both = uncertainty.Comparison(tuple(sizes), nothing, alone(0).means[None])
         return Findings(
             both, spreads(opened[0], config, bars(0), max(sizes)),
-            (bars(0).in_words(), *theory(opened[0], config, bars(0))),
+            (bars(0).in_words(), *theory(opened[0], config, bars(0)), whose),
         )  # fmt: skip
     both = uncertainty.compare_estimators(
         range(len(opened)),
@@ -186,7 +186,7 @@ def compare(
         repeats=config.repeats,
         seed=config.seed,
     )
-    return Findings(both, (), (bars(0).in_words(),))
+    return Findings(both, (), (bars(0).in_words(), whose))
 
 
 def _usable(run: runs.Run, config: UncertaintyConfig) -> list[int]:
@@ -263,7 +263,8 @@ def table(found: Findings) -> str:
         ratio = [f"{found.widths.ratio[i]:.2f}"] if len(estimators) > 1 else []
         rows.append(row + ratio)
     ratio = ["ratio"] if len(estimators) > 1 else []
-    text = show.render(show.Table(["N", *estimators, *ratio], rows))
+    title = "Mean width of the confidence interval of a prediction, by N models"
+    text = show.render(show.Table(["N", *estimators, *ratio], rows, title))
     for spread in found.spreads:
         metric = spread.metric
         text += (

@@ -101,6 +101,7 @@ class Ledger:
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
+            self._history = None
             return None
         if self._history is None or size != self._size:
             content = self.path.read_bytes()

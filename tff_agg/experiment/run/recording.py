@@ -10,8 +10,8 @@ from tff_agg.experiment.build import needs
 from tff_agg.experiment.run import loop, projection
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Scores, Task, Weights
+from tff_agg.recycling import series
 
-WEIGHTS = ("iterate", "aggregate")
 # The scores of θ and of θ^AGG.
 ScoresOfBoth = dict[str, Scores]
 
@@ -69,7 +69,7 @@ class SampleScorer:
         """Returns the scores of θ and θ^AGG; evaluates once where they are the same."""
         first = self(iterate)
         second = first if aggregate is iterate else self(aggregate)
-        return dict(zip(WEIGHTS, (first, second), strict=True))
+        return dict(zip(series.NAMES, (first, second), strict=True))
 
 
 class Recorder:
@@ -127,7 +127,7 @@ class Recorder:
         self._files.close()
         history = self._folder.history
         tested = None if history is None else history.tested
-        test = {w: {} for w in WEIGHTS} if tested is None else tested
+        test = {name: {} for name in series.NAMES} if tested is None else tested
         outcome = Outcome(self._folder.path, test, self._plan)
         self._observer.on_end(outcome)
         return outcome

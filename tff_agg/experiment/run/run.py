@@ -10,10 +10,11 @@ from tff_agg import privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment.build import Build, Compiled, Process, build, needs
 from tff_agg.experiment.run import identity, loop, recording
-from tff_agg.experiment.run.recording import WEIGHTS, Observer, Outcome
+from tff_agg.experiment.run.recording import Observer, Outcome
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task
 from tff_agg.privacy import signal
+from tff_agg.recycling import series
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ def _train(
         on_start=recorder.start,
         on_round=recorder.record,
     )
-    iterate, aggregate = (folder.store.load(rounds, name) for name in WEIGHTS)
+    iterate, aggregate = (folder.store.load(rounds, name) for name in series.NAMES)
     return recorder.end(iterate, aggregate)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
@@ -18,6 +19,11 @@ from tff_agg.experiment.run import ledger
 from tff_agg.experiment.run.identity import IdentityError, differences
 from tff_agg.experiment.task import Task
 
+# What a run has written that has come no further; in the order in which it is removed.
+_OF_A_START = (
+    "timing.csv", "metrics.csv", "validation.csv", "test.csv", "ledger.jsonl",
+    "environment.json", "config.json",
+)  # fmt: skip
 #: What may be there of a run that has released rounds.
 _TRACES = ("checkpoints", ledger.NAME, "metrics.csv", "validation.csv", "tensorboard")
 
@@ -94,6 +100,25 @@ class RunFolder:
                 raise
             raise ValueError(f"{path}: {error}") from error
 
+    def config_at(self, task_class: type[Task], data: str | None) -> Any:
+        """Returns the configuration of the run with its data where they are now.
+
+        Args:
+          task_class: The task's class.
+          data: Where the data are, if they are not where the run found them.
+        """
+        config = self.config(task_class.Config)
+        if not data:
+            return config
+        field = fields.data_field(task_class.Config)
+        if field is None:
+            raise ValueError(
+                f"data={data}: the task {task_class.package!r} has no data of its "
+                "own to move"
+            )
+        moved: dict[str, Any] = {field: data}
+        return dataclasses.replace(config, **moved)
+
     def report(self) -> dict[str, Any]:
         """Returns the privacy report; empty where there is none."""
         path = self.path / "privacy_report.json"
@@ -129,16 +154,7 @@ class RunFolder:
           bind: Returns the task under a configuration, where the data are open already;
             by default they are opened.
         """
-        config = self.config(task_class.Config)
-        if data:
-            field = fields.data_field(task_class.Config)
-            if field is None:
-                raise ValueError(
-                    f"data={data}: the task {task_class.package!r} has no data of its "
-                    "own to move"
-                )
-            moved: dict[str, Any] = {field: data}
-            config = dataclasses.replace(config, **moved)
+        config = self.config_at(task_class, data)
         task = (bind or task_class)(config)
         known = self.saved_config().get("data_fingerprint")
         if known is not None and known != task.fingerprint:
@@ -160,12 +176,9 @@ class RunFolder:
           ledger.ResumeError: The folder shows rounds of a run that cannot go on.
         """
         path = self.path / "config.json"
-        if path.exists():
-            # As it would be written today: by field.
-            saved = fields.values(self.config(task.Config), *fields.SETTINGS)
-            saved["data_fingerprint"] = self.saved_config().get("data_fingerprint")
+        if self.has_released:
             self._refuse(
-                differences(saved, identifying(task)),
+                self._other_settings(task),
                 "under another configuration; use another folder, or the same flags:",
             )
         if self.history is None or not path.exists():
@@ -185,13 +198,48 @@ class RunFolder:
         Raises:
           IdentityError: Names each field that differs.
         """
-        if (history := self.history) is not None:
+        if self.history is not None:
             self._refuse(
-                differences(history.identity, dict(facts)),
+                self._other_facts(facts),
                 "as another run. Noise that has been added once must not be added to "
                 "anything else: go on with what it was begun with, or begin another "
                 "run in another folder.",
             )
+
+    def _other_settings(self, task: Task) -> list[str]:
+        """Returns in what a task is not the one that the folder was begun with."""
+        if not (self.path / "config.json").exists():
+            return []
+        # As it would be written today: by field.
+        saved = fields.values(self.config(task.Config), *fields.SETTINGS)
+        saved["data_fingerprint"] = self.saved_config().get("data_fingerprint")
+        return differences(saved, identifying(task))
+
+    def _other_facts(self, facts: Mapping[str, Json]) -> list[str]:
+        """Returns in what a process is not the one that the run was begun with."""
+        history = self.history
+        return [] if history is None else differences(history.identity, dict(facts))
+
+    @property
+    def has_released(self) -> bool:
+        """Whether a round was released here, as far as anything shows."""
+        history, table = self.history, self.path / "metrics.csv"
+        return (
+            (history is not None and history.last > 0)
+            or self.store.has_rounds(after=0)
+            or (table.is_file() and len(table.read_bytes().splitlines()) > 1)
+        )
+
+    def _clear(self) -> None:
+        """Removes what is left of a run that has released nothing.
+
+        The privacy report stays, in which a search may have entered what it has cost.
+        What marks the folder as taken goes last.
+        """
+        for name in ("checkpoints", "tensorboard"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in _OF_A_START:
+            (self.path / name).unlink(missing_ok=True)
 
     def _refuse(self, lines: list[str], reason: str) -> None:
         if lines:
@@ -213,6 +261,10 @@ class RunFolder:
           IdentityError: It belongs to another run.
         """
         with checkpoints.RunLock(self.path):
+            other = self._other_settings(built.task) or self._other_facts(facts)
+            if other and not self.has_released:
+                # It failed before its first round: there is nothing to go on with.
+                self._clear()
             self.refuse_other(built.task)
             self.check_identity(facts)
             self._describe(built)

@@ -91,9 +91,21 @@ def add_to_reports(
     for folder in folders:
         if cost is None or not (folder / _REPORT).exists():
             continue
-        name = os.path.relpath(pathlib.Path(out).resolve(), folder.resolve())
+        name = _name(folder, out)
         with blobs.storing("add the search to the privacy report", folder):
             privacy.add_search(folder, name, cost)
+
+
+def paragraphs(folders: Sequence[pathlib.Path], out: str | os.PathLike) -> list[str]:
+    """Returns what reports of runs say of the search whose results are in a folder."""
+    found = [privacy.searches_of(f).get(_name(f, out)) for f in folders]
+    texts = [cost["paragraph"] for cost in found if isinstance(cost, dict)]
+    return list(dict.fromkeys(map(str, texts)))
+
+
+def _name(folder: pathlib.Path, out: str | os.PathLike) -> str:
+    """Returns the path of a search's results as seen from a run."""
+    return os.path.relpath(pathlib.Path(out).resolve(), folder.resolve())
 
 
 class _Guarantee(NamedTuple):

@@ -37,6 +37,8 @@ def of_study(study: Study, out: pathlib.Path) -> str:
             total += seconds
             rows.append([str(trial), done, left, estimates.duration(seconds)])
     table = show.render(Table(["run", "rounds done", "left", "time"], rows))
+    if measured is None:
+        return f"{table}\nNothing is left to train; scoring models is not counted."
     return (
         f"{table}\n{estimates.duration(total)} in all, one run at a time, by two "
         "measured rounds; saving and the scores of models are not counted. Runs of "

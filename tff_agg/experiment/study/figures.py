@@ -4,7 +4,7 @@ import itertools
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def curves(
         draw_curves(axis, drawn, metric)
         if shaded is not None:
             axis.axvspan(*shaded, color="black", alpha=0.06, linewidth=0)
-        axis.set_title(setting)
+        axis.set_title(textwrap.fill(setting, _TITLE_LETTERS))
     if bottom is not None:
         axes[0].set_ylim(bottom=bottom)
     axes[0].set_ylabel(y_label or f"validation {metric.label}")
@@ -175,6 +175,45 @@ def points(
     axis.set_xlabel(x_label or f"test {metric.label}")
     axis.grid(alpha=0.3)
     axis.set_title(title)
+    save(figure, path)
+
+
+class Choices(NamedTuple):
+    """What a parameter was chosen among.
+
+    Attributes:
+      values: By the curve's name and the parameter, the metric on validation data.
+      chosen: The curve and the parameter of the choice.
+    """
+
+    values: Mapping[str, Mapping[str, float]]
+    chosen: tuple[str, str]
+
+
+def choices(
+    path: str | os.PathLike, panels: Mapping[str, Choices], metric: Metric = ACCURACY
+) -> None:
+    """Draws a panel for each choice: the metric over the parameter, the chosen marked.
+
+    Args:
+      path: The PNG file to write.
+      panels: By the name of what was chosen.
+      metric: What it was chosen by.
+    """
+    figure, axes = new_figure(max(len(panels), 1), width=3.6, height=3.6)
+    for axis, (name, (values, chosen)) in zip(axes, panels.items(), strict=False):
+        for curve, by_parameter in values.items():
+            shown = [metric.scale * value for value in by_parameter.values()]
+            axis.plot([*by_parameter], shown, "o-", ms=3, label=curve or None)
+        curve, parameter = chosen
+        best = metric.scale * values[curve][parameter]
+        axis.plot([parameter], [best], "*", ms=14, mec="black", mew=0.6, mfc="gold")
+        axis.set_title(textwrap.fill(name, _TITLE_LETTERS // 2))
+        axis.tick_params(axis="x", rotation=90, labelsize=7)
+        axis.set_xlabel("parameter")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(f"validation {metric.label}")
+    legends(figure, axes)
     save(figure, path)
 
 

@@ -8,15 +8,15 @@ from tff_agg.fields import described
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyOptions:
-    """Where a study goes, with how many seeds, and what is done of it."""
+class Performing:
+    """Where a study goes, where its jobs run, and what is done of it."""
 
     out: str = described("results/study", "where scores, tables and pictures go")
-    seeds: int = described(3, "seeds of what is tested, from 0 on", at_least=1)
     processes: int = described(1, "jobs side by side on this machine", at_least=1)
     address: str | None = described(
         None, "a Ray cluster to run the jobs on, which sees the same storage"
     )
+    cpus_per_job: float = described(1.0, "the CPUs of the cluster that a job takes")
     dry_run: bool = described(False, "list what is left with its time, and do nothing")
     report_only: bool = described(False, "show what is there already, and do nothing")
 
@@ -31,3 +31,10 @@ class StudyOptions:
     def prepared(self) -> Self:
         """Returns the options with the data that they need; by default themselves."""
         return self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyOptions(Performing):
+    """The same, and with how many seeds."""
+
+    seeds: int = described(3, "seeds of what is tested, from 0 on", at_least=1)

@@ -2,7 +2,7 @@
 
 import copy
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tff_agg.experiment.study.standing import Standing
 
 #: Labels of a run.
-LABELS = ("row", "arm", "settings", "seed")
+LABELS = ("row", "arm", "settings", "seed", "folder")
 
 
 class Curve(NamedTuple):
@@ -106,9 +106,20 @@ class Results:
         return found
 
     def curve(
-        self, line: Line, split: str = "heldout", metric: Metric | str | None = None
+        self,
+        line: Line,
+        split: str = "heldout",
+        metric: Metric | str | None = None,
+        within: Collection[int] | None = None,
     ) -> Curve:
-        """Returns all scores of a chosen line over rounds, seed by seed."""
+        """Returns the scores of a chosen line over rounds, seed by seed.
+
+        Args:
+          line: A chosen line.
+          split: On which data.
+          metric: Of which metric; the task's first if not given.
+          within: The rounds; all that were ever scored if not given.
+        """
         settings, method, _ = self.chosen[line]
         examples = self.study.examples[split]
         by_seed: list[dict[int, float]] = []
@@ -118,6 +129,8 @@ class Results:
             of = (line.use.series, str(method), split, examples)
             found: dict[int, float] = {}
             for key in scores.keys(name) if name is not None else ():
+                if within is not None and key.round not in within:
+                    continue
                 if (key.series, key.method, key.split, key.examples) == of:
                     values = scores.values(name or "", key) or {}
                     if self._name(metric) in values:
@@ -224,8 +237,11 @@ class Results:
         show.save(Table((*header, "note"), rows), self.out / "choices.csv")
         files.write_text(self.out / "scores.csv", self.frame.write_csv())
 
-    def _labels(self) -> list[tuple[str, str, str, str, int]]:
-        """Returns (run, row, arm, settings, seed) of all trials that have been run."""
+    def _labels(self) -> list[tuple[str, str, str, str, int, str]]:
+        """Returns the run and the `LABELS` of all trials that have been run.
+
+        The folder is that of a run that was there before the study.
+        """
         trials = [trial for trial, _ in self._asked]
         for line, chosen in self.chosen.items():
             trials += [t for t, _ in self._standing.final_questions(line, chosen)]
@@ -233,7 +249,8 @@ class Results:
         for trial in trials:
             if (name := self._standing.name(trial)) is not None:
                 words = in_words(trial.settings)
-                found.append((name, trial.row, trial.arm, words, trial.seed))
+                labels = (trial.row, trial.arm, words, trial.seed, trial.folder or "")
+                found.append((name, *labels))
         return list(dict.fromkeys(found))
 
     def _is_whole(self, seed: int) -> bool:

@@ -11,12 +11,13 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from typing import NamedTuple
 
 from tff_agg import fields
 from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.config import RunConfig, TrainConfig
 from tff_agg.experiment.study import cost, progress
-from tff_agg.experiment.study.choices import Asked, choices
+from tff_agg.experiment.study.choices import Asked, Choices, choices
 from tff_agg.experiment.study.declare import (
     Job,
     Study,
@@ -41,6 +42,7 @@ def perform(
     *,
     processes: int = 1,
     address: str | None = None,
+    cpus_per_job: float = 1,
     on_progress: Progress | None = None,
 ) -> Results:
     """Trains or loads only what a question still needs; chooses; tests once.
@@ -50,6 +52,7 @@ def perform(
       out: The study's folder.
       processes: How many jobs run side by side on this machine.
       address: A Ray cluster to run them on instead, which sees the same storage.
+      cpus_per_job: How many CPUs of the cluster a job takes.
       on_progress: Called with a stage's name, the jobs done and the jobs in all; in
         one process also with the steps of each run.
 
@@ -66,9 +69,12 @@ def perform(
         study, out = _anywhere(study), os.path.abspath(out)
     with _sharing() as shared, progress.telling(on_progress):
         standing = Standing(study, out, shared)
-        work = functools.partial(_work, standing, processes, address)
+        crew = _Crew(processes, address, cpus_per_job)
+        work = functools.partial(_work, standing, crew)
         while asked := _open(standing, (decided := choices(standing)).asked):
             work("search", asked, searching=True)
+        # Also what a process has looked at that ended before it could say so.
+        _book(standing, decided.asked, tested=_tested(standing, decided))
         finals = [
             asked
             for line, chosen in decided.chosen.items()
@@ -107,10 +113,22 @@ def _open(standing: Standing, asked: Asked) -> Asked:
     ]
 
 
+class _Crew(NamedTuple):
+    """Where jobs run, see `perform`."""
+
+    processes: int
+    address: str | None
+    cpus_per_job: float
+
+    @property
+    def here(self) -> bool:
+        """Whether that is this process."""
+        return self.processes == 1 and self.address is None
+
+
 def _work(
     standing: Standing,
-    processes: int,
-    address: str | None,
+    crew: "_Crew",
     stage: str,
     asked: Asked,
     *,
@@ -121,23 +139,23 @@ def _work(
     jobs = standing.jobs(asked)
     total = len({trial for trial, _ in asked})
     done = total - len(jobs)
-    side_by_side = processes > 1 or address is not None
-    rounds = _rounds(stage, jobs) if processes > 1 else None
+    rounds = _rounds(stage, jobs) if crew.processes > 1 else None
     if rounds is None:
         progress.tell(stage, done, total)
     items = _items(study, jobs)
     errors: dict[Trial, Exception] = {}
-    set_up = _set_up(jobs, side_by_side=side_by_side)
-    if not side_by_side:
+    set_up = _set_up(jobs, side_by_side=not crew.here)
+    if crew.here:
         set_up()
     job = functools.partial(_score, study.train, study.task, standing.out)
     ended_jobs = spread(
         job,
         items,
-        processes=processes,
-        address=address,
-        near=None if address else lambda item: study.near(item[0].trial),
-        set_up=set_up if side_by_side else None,
+        processes=crew.processes,
+        address=crew.address,
+        cpus_per_job=crew.cpus_per_job,
+        near=lambda item: study.near(item[0].trial),
+        set_up=None if crew.here else set_up,
         on_told=None if rounds is None else rounds.on_told,
     )
     with contextlib.closing(ended_jobs):
@@ -243,7 +261,12 @@ def _set_up_tensorflow(needed: bool, inter_op: int | None) -> None:
         runtime.set_up_tensorflow(inter_op=inter_op)
 
 
-def _book(standing: Standing, asked: Asked, ended: Set[Trial]) -> None:
+def _book(
+    standing: Standing,
+    asked: Asked,
+    ended: Set[Trial] | None = None,
+    tested: Set[pathlib.Path] = frozenset(),
+) -> None:
     """Tells the privacy reports of runs what looking at them has cost so far.
 
     Also the reports of a search that is never ended must say how much was looked at.
@@ -251,7 +274,8 @@ def _book(standing: Standing, asked: Asked, ended: Set[Trial]) -> None:
     Args:
       standing: The study.
       asked: All that the search asks.
-      ended: The trials that a job has just ended.
+      ended: The trials that a job has just ended; None: whichever have ended.
+      tested: The folders of runs that were begun for the table, and chose nothing.
     """
     arms: dict[tuple[str, str], dict[Trial, set[Method]]] = {}
     for trial, questions in asked:
@@ -259,7 +283,7 @@ def _book(standing: Standing, asked: Asked, ended: Set[Trial]) -> None:
         methods.update(method for question in questions for method in question.methods)
     if any(len({in_words(t.settings) for t in trials}) > 1 for trials in arms.values()):
         # Whatever was begun here was looked at, by an earlier grid as well.
-        begun = sorted((standing.out / "runs").glob("*/"))
+        begun = sorted(set((standing.out / "runs").glob("*/")) - tested)
         if begun:
             searched = cost.of_training(begun, len(begun))
             cost.add_to_reports(begun, standing.out, searched)
@@ -267,13 +291,25 @@ def _book(standing: Standing, asked: Asked, ended: Set[Trial]) -> None:
     for trials in arms.values():
         known = [standing.folder(trial) for trial in trials]
         folders = [folder for folder in known if folder is not None]
-        if not folders or ended.isdisjoint(trials):
+        looked_at = set().union(*map(standing.looked_at, trials))
+        if not folders or not looked_at:
+            continue
+        if ended is not None and ended.isdisjoint(trials):
             continue
         points = {str(method) for methods in trials.values() for method in methods}
-        for trial in trials:
-            points |= standing.looked_at(trial)
-        searched = cost.of_inference(folders, len(points))
+        searched = cost.of_inference(folders, len(points | looked_at))
         cost.add_to_reports(folders, standing.out, searched)
+
+
+def _tested(standing: Standing, decided: Choices) -> set[pathlib.Path]:
+    """Returns the folders of the table's runs with which nothing was chosen."""
+    found = {
+        standing.folder(trial)
+        for line, chosen in decided.chosen.items()
+        for trial, _ in standing.final_questions(line, chosen)
+    }
+    found -= {standing.folder(trial) for trial, _ in decided.asked}
+    return {folder for folder in found if folder is not None}
 
 
 def _anywhere(study: Study) -> Study:

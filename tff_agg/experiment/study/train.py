@@ -22,14 +22,13 @@ from tff_agg.experiment.study.scores import Key, digest, known_of, missing, rows
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import LAST, Method
-from tff_agg.recycling.series import Passing, Series, Stored
+from tff_agg.recycling.series import NAMES, Passing, Series, Stored
 
 if TYPE_CHECKING:
     from tff_agg.experiment.build import Compiled
 
 _log = logging.getLogger(__name__)
 
-SERIES = ("iterate", "aggregate")
 _OUTPUT_BYTES = 1 << 30
 # What the windows of a run in memory may take.
 _WINDOW_BYTES = 8 << 30
@@ -112,7 +111,7 @@ class _Saved(Train):
             folder = self.folder(trial, bound, out)
             training.run(bound, folder, _Telling(trial), compiled=shared)
             run = Run(RunFolder(folder), bound)
-            yield trial, _answered(run, questions, self.memory_budget)
+            yield from _kept(trial, answers(run, questions, self.memory_budget))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +149,7 @@ class _Loaded(Train):
             run = Run.open(
                 task, trial.folder, self.data, lambda c: shared.task(task, c)
             )
-            yield trial, _answered(run, questions, self.memory_budget)
+            yield from _kept(trial, answers(run, questions, self.memory_budget))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +189,7 @@ class _InMemory(Train):
             evaluator = _Evaluator(bound, _OUTPUT_BYTES)
             rows: list[Score] = []
             for number, iterate, aggregate in rounds(build(bound, shared)):
-                for name, weights in zip(SERIES, (iterate, aggregate), strict=True):
+                for name, weights in zip(NAMES, (iterate, aggregate), strict=True):
                     if name in passing:
                         passing[name].add(number, weights)
                 for question in questions:
@@ -264,8 +263,8 @@ class _Evaluator:
         self._scorers: dict[tuple[str, int], SampleScorer] = {}
         self._outputs: dict[tuple[str, int], methods.Outputs] = {}
 
-    def rows(self, series: Series, question: Question) -> list[Score]:
-        """Returns the scores that a question asks for."""
+    def rows(self, series: Series, question: Question) -> Iterator[Score]:
+        """Yields the scores that a question asks for."""
         split, examples = question.split, question.examples
         if (split, examples) not in self._scorers:
             self._scorers[split, examples] = SampleScorer(self._task, split, examples)
@@ -280,11 +279,9 @@ class _Evaluator:
             outputs,
             self._on_progress,
         )
-        rows = []
         for method, number, grouped in found:
             key = Key(question.series, str(method), number, split, examples)
-            rows += rows_of(key, grouped)
-        return rows
+            yield from rows_of(key, grouped)
 
     def _outputs_on(self, split: str, examples: int) -> methods.Outputs:
         task = self._task
@@ -319,15 +316,35 @@ def of_ledger(folder: pathlib.Path, task: Task) -> Rows:
     ]
 
 
-def _answered(run: Run, questions: Iterable[Question], memory_budget: int) -> Rows:
-    """Returns what a run's ledger says, and scores what is asked besides."""
-    rows = list(of_ledger(run.folder, run.task))
+def answers(
+    run: Run, questions: Iterable[Question], memory_budget: int = _OUTPUT_BYTES
+) -> Iterator[Score]:
+    """Yields what a run's ledger says, then scores what is asked besides.
+
+    Args:
+      run: The run.
+      questions: What is asked of it.
+      memory_budget: In bytes, for the outputs that OPA and OMV combine.
+    """
+    known = of_ledger(run.folder, run.task)
+    yield from known
     evaluator = _Evaluator(run.task, memory_budget, progress.tell)
-    for question in missing(known_of(rows), questions):
+    for question in missing(known_of(known), questions):
         series = Stored(run.rounds(question.series), run.loader(question.series))
         _warn_of_windows(run, series, question)
-        rows += evaluator.rows(series, question)
-    return rows
+        yield from evaluator.rows(series, question)
+
+
+def _kept(trial: Trial, scores: Iterator[Score]) -> Iterator[tuple[Trial, Rows]]:
+    """Yields all scores of a trial; where computing them ends early, those before."""
+    rows: list[Score] = []
+    try:
+        for score in scores:
+            rows.append(score)
+    except BaseException:
+        yield trial, rows
+        raise
+    yield trial, rows
 
 
 def _warn_of_windows(run: Run, series: Series, question: Question) -> None:
@@ -352,7 +369,7 @@ def _warn_of_windows(run: Run, series: Series, question: Question) -> None:
 def _newest_weights(folder: str | os.PathLike) -> str:
     """Returns a digest of the newest weights in a run folder."""
     store = RunFolder(folder).store
-    newest = {name: store.rounds(name)[-1:] for name in SERIES}
+    newest = {name: store.rounds(name)[-1:] for name in NAMES}
     found = [store.load(number, name) for name, rounds in newest.items()
              for number in rounds]  # fmt: skip
     arrays = [
