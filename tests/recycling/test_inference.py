@@ -458,7 +458,7 @@ def test_rounds_without_a_checkpoint_are_refused(store):
 def test_the_library_does_not_load_tensorflow():
     code = (
         "import sys, tff_agg.checkpoints, tff_agg.recycling.inference, "
-        "tff_agg.recycling.tuning, tff_agg.recycling.uncertainty; "
+        "tff_agg.recycling.methods, tff_agg.recycling.uncertainty; "
         "print(sorted({'tensorflow', 'jax', 'pyarrow', 'scipy'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -23,7 +23,7 @@ from tff_agg.experiment.run import run as training
 from tff_agg.experiment.study import report as reports
 from tff_agg.experiment.study.declare import TrialsFailedError
 from tff_agg.experiment.study.search import perform
-from tff_agg.recycling.grids import INFERENCE_BETAS, KS, TRAINING_BETAS
+from tff_agg.recycling.grids import INFERENCE_BETAS, KS, TRAINING_BETAS, Grids
 from tff_agg.recycling.methods import Method, parse_methods
 
 _SENTENCES = 60
@@ -384,6 +384,15 @@ def test_a_trial_is_the_run_that_train_would_make(tmp_path):
 def options(*given):
     (read,) = command_lines.options(StackOverflow, "tune", *given)
     return read
+
+
+def test_the_papers_grids():
+    found = Grids()
+    assert found.ks[:5] == (2, 3, 5, 10, 20) and found.ks[-1] == 200
+    assert len(found.ks) == 23
+    assert found.training_betas[0] == 0.5 and len(found.training_betas) == 10
+    assert found.inference_betas[0] == 0.85 and found.inference_betas[-1] == 0.9999
+    assert found.starts == (0,)
 
 
 def test_the_papers_grid_is_searched_where_none_is_given():

@@ -9,24 +9,62 @@ import dataclasses
 import functools
 import io
 import logging
+import math
 import pathlib
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tff_agg import files
 from tff_agg.experiment import runs
 from tff_agg.experiment.task import Task
 from tff_agg.recycling import inference
 from tff_agg.recycling.methods import EMA_BASELINE, Method
-from tff_agg.recycling.metrics import Metric
-from tff_agg.recycling.tuning import Candidate
+from tff_agg.recycling.metrics import ACCURACY, Metric
 from tff_agg.runtime import jobs
 
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
+
+
+class Candidate(NamedTuple):
+    """One point of a grid."""
+
+    method: str
+    parameter: float | int | None = None
+    start: int = 0
+
+    def __str__(self) -> str:
+        text = (
+            self.method if self.parameter is None else f"{self.method} {self.parameter}"
+        )
+        return f"{text} from {self.start}" if self.start else text
+
+
+class Trial(NamedTuple):
+    """A candidate and its value on validation data."""
+
+    candidate: Candidate
+    validation: float
+
+
+def pick(trials: Iterable[Trial], metric: Metric = ACCURACY) -> Trial:
+    """Returns the trial with the best validation value; of equals, the first.
+
+    Example:
+      >>> pick([Trial(Candidate('UTA_inf', 3), 0.2), Trial(Candidate('OMV', 5), 0.2)])
+      Trial(candidate=Candidate(method='UTA_inf', parameter=3, start=0), validation=0.2)
+    """
+    best: Trial | None = None
+    for trial in trials:
+        before = math.nan if best is None else best.validation
+        if metric.better(trial.validation, before):
+            best = trial
+    if best is None:
+        raise ValueError(f"trials: there is none with a {metric.name} to choose from.")
+    return best
 
 
 @dataclasses.dataclass(frozen=True)

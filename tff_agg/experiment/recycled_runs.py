@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 from tff_agg import files
 from tff_agg.experiment import old_evaluate as evaluate
-from tff_agg.experiment.old_evaluate import Row
+from tff_agg.experiment.old_evaluate import Candidate, Row
 from tff_agg.experiment.study import cost
 from tff_agg.experiment.task import Task
-from tff_agg.recycling import inference, tuning
+from tff_agg.recycling import inference
 from tff_agg.recycling.metrics import Metric
-from tff_agg.recycling.tuning import Candidate
 
 LAST = "last"
 
@@ -93,7 +92,7 @@ def recycle(
 
     rows = scores("heldout", grid)
     chosen = {
-        method: tuning.pick(trials, metric).candidate
+        method: evaluate.pick(trials, metric).candidate
         for method, trials in _trials(rows, metric).items()
     }
     runs = [pathlib.Path(name) for name in names]
@@ -126,8 +125,8 @@ def is_known(
 def best(found: Recycled, metric: Metric) -> str:
     """Returns the method that is best on validation data, the last iterate included."""
     trials = _trials(found.rows, metric)
-    return tuning.pick(
-        [tuning.pick(of_method, metric) for of_method in trials.values()], metric
+    return evaluate.pick(
+        [evaluate.pick(of_method, metric) for of_method in trials.values()], metric
     ).candidate.method
 
 
@@ -178,14 +177,14 @@ def _candidate(row: Row) -> Candidate:
     return Candidate(row["method"], row["parameter"])
 
 
-def _trials(rows: Sequence[Row], metric: Metric) -> dict[str, list[tuning.Trial]]:
+def _trials(rows: Sequence[Row], metric: Metric) -> dict[str, list[evaluate.Trial]]:
     """Returns each method's candidates with their means over runs and rounds."""
     values: dict[Candidate, list[float]] = {}
     for row in rows:
         values.setdefault(_candidate(row), []).append(row[metric.name])
-    found: dict[str, list[tuning.Trial]] = {}
+    found: dict[str, list[evaluate.Trial]] = {}
     for candidate, several in values.items():
-        trial = tuning.Trial(candidate, statistics.fmean(several))
+        trial = evaluate.Trial(candidate, statistics.fmean(several))
         found.setdefault(candidate.method, []).append(trial)
     return found
 
