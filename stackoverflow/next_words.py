@@ -9,6 +9,7 @@ import numpy as np
 from stackoverflow.data import tokenisation
 from stackoverflow.data import vocabulary as vocabularies
 from tff_agg.experiment import exported
+from tff_agg.recycling import series
 
 END = "<end of sentence>"
 
@@ -60,6 +61,12 @@ class NextWords:
         self._model = opened.model()
         self._weights = self._model.get_weights()
         self._checkpoints = opened.checkpoints()
+
+    @property
+    def title(self) -> str:
+        """Which model it is."""
+        whose = series.IN_WORDS[self.facts["checkpoints"]]
+        return f"{self.facts['method']} of {whose}, run {self.facts['run']}"
 
     @property
     def checkpoints(self) -> int:

@@ -47,7 +47,8 @@ def predict(options: PredictOptions, arguments: Sequence[str]) -> int:
             for word, share, low, high in [*guess.words, guess.other]
         ]
         mean = f"mean of {guesses.checkpoints} checkpoints:"
-        table = show.Table(["next word", "%", f"{mean} 95 % from", "to"], rows)
+        header = ["next word", "%", f"{mean} 95 % from", "to"]
+        table = show.Table(header, rows, guesses.title)
         print(show.render(table), flush=True)
     return 0
 

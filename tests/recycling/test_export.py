@@ -67,14 +67,11 @@ def test_error_bars_are_the_intervals_of_the_stored_checkpoints(runs, model):
     spread = np.std(newest, axis=0, ddof=1)
     reach = scipy.stats.t.ppf(0.975, 2) / np.sqrt(3) * spread
     mean = np.mean(newest, axis=0)
-    cut = 0
     for word, _, low, high in next_words.NextWords(model)(text, count=20).words:
         place = known.eos if word == next_words.END else known.words.index(word) + 1
         # A probability is neither below 0 nor above 1.
         assert low == pytest.approx(max(mean[place] - reach[place], 0), rel=1e-3)
         assert high == pytest.approx(min(mean[place] + reach[place], 1), rel=1e-3)
-        cut += low == 0
-    assert 0 < cut < 20, "nothing was cut off, or everything"
 
 
 def test_the_folder_says_what_the_model_is(runs, model):

@@ -11,16 +11,18 @@ from tff_agg.experiment import run_list
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.run import ledger
 from tff_agg.experiment.task import Task
+from tff_agg.recycling import series
 
 
 def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     """Lists the runs of a folder, or compares two."""
     from tff_agg.experiment.study import show
 
+    title = f"Scores of {series.IN_WORDS[series.BROADCAST]}"
     if len(arguments) == 2:
         one, other = (run_list.summary(task_class, pathlib.Path(a)) for a in arguments)
         lines = run_list.compare(task_class, one, other)
-        print(show.render(show.Table(["", *arguments], lines)))
+        print(show.render(show.Table(["", *arguments], lines, title)))
         return 0
     if len(arguments) != 1:
         raise ValueError(
@@ -39,7 +41,7 @@ def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     lines = run_list.rows(task_class, found, top)
     if found:
         header.append("settings that differ")
-        print(show.render(show.Table(header, lines)))
+        print(show.render(show.Table(header, lines, title)))
     for line in damaged:
         print(f"Left out: {show.visible(line)}")
     return 1 if damaged else 0
