@@ -36,7 +36,8 @@ def shown(capsys, *arguments):
 def test_every_run_is_listed_with_what_is_its_own(folder, capsys):
     status, text = shown(capsys, folder)
     assert status == 0
-    first, second = text.splitlines()[3:]
+    first, second, whose = text.splitlines()[2:]
+    assert "θ^AGG" in whose
     assert first.split()[:4] == ["a", "6", "of", "6"]
     assert second.split()[0] == os.path.join("deep", "b")
     assert first.endswith("seed=1, insecure_noise_seed=None")
@@ -55,7 +56,7 @@ def test_every_run_is_listed_with_what_is_its_own(folder, capsys):
 def test_two_runs_are_compared_in_all_that_differs(folder, capsys):
     status, text = shown(capsys, folder / "a", folder / "deep" / "b")
     assert status == 0
-    names = [line.split("  ")[0] for line in text.splitlines()[3:]]
+    names = [line.split("  ")[0] for line in text.splitlines()[2:]]
     assert names[:2] == ["seed", "insecure_noise_seed"]
     assert {"ε", "rounds done", "test loss", "validation perplexity"} <= set(names)
     assert "clip_norm" not in names

@@ -256,7 +256,10 @@ def test_half_precision_is_summed_in_float32(tiny, dtype):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"server_learning_rate": 0.0}, "the server's learning_rate must be a positive"),
+        (
+            {"server_learning_rate": 0.0},
+            "the server's learning_rate must be a positive",
+        ),
         ({"server_momentum": 1.0}, r"server's momentum must be in \[0, 1\), got 1.0"),
         ({"nesterov": True}, "nesterov=True needs a momentum above 0"),
         ({"step_from": "average"}, "step_from must be one of"),

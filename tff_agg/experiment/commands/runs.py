@@ -18,11 +18,12 @@ def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     """Lists the runs of a folder, or compares two."""
     from tff_agg.experiment.study import show
 
-    title = f"Scores of {series.IN_WORDS[series.BROADCAST]}"
+    whose = f"Scores are of {series.IN_WORDS[series.BROADCAST]}."
     if len(arguments) == 2:
         one, other = (run_list.summary(task_class, pathlib.Path(a)) for a in arguments)
         lines = run_list.compare(task_class, one, other)
-        print(show.render(show.Table(["", *arguments], lines, title)))
+        print(show.render(show.Table(["", *arguments], lines)))
+        print(whose)
         return 0
     if len(arguments) != 1:
         raise ValueError(
@@ -41,7 +42,8 @@ def run(task_class: type[Task], arguments: Sequence[str]) -> int:
     lines = run_list.rows(task_class, found, top)
     if found:
         header.append("settings that differ")
-        print(show.render(show.Table(header, lines, title)))
+        print(show.render(show.Table(header, lines)))
+        print(whose)
     for line in damaged:
         print(f"Left out: {show.visible(line)}")
     return 1 if damaged else 0
