@@ -12,6 +12,7 @@ from tests.audit import small_runs as small
 from tff_agg import averaging, noise, runtime
 from tff_agg.audit import clients, findings, rounds, threats
 from tff_agg.learning import clipping, process, trainers
+from tff_agg.server import adam, keeping_means, server_step
 
 SHAPES = ((40, 30), (1200,))
 ROUNDS = 6
@@ -119,6 +120,30 @@ def test_the_server_step_is_the_process_own():
     assert not found.refutes_claim
     assert found.statistic in ("planned noise", "measured noise")
     assert np.var(found.excluded) == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_of_adam_the_noisy_sums_are_audited(factor):
+    plan, base = plan_of(), trainer()
+    taking = small.canaries_of(
+        plan, 5, count=CANARIES, probes=4 * ROUNDS, sizes=clients.tensor_sizes(base)
+    )
+    done = dataclasses.replace(plan, noise_multiplier=factor, noise_seed_is_known=True)
+    built = process.build_dp_ftrl_process(
+        clients.with_canaries(base),
+        plan=done,
+        server_optimizer=keeping_means(adam()),
+        noise_seed=(5, 6),
+    )
+    evidence = rounds.run_with_canaries(
+        built, plan, base, taking, lambda t: [user((t, 0))], of_means=True
+    )
+    found = findings.audit(plan, server_step(), taking, evidence, threats.noisy_sums())
+    if factor == 1:
+        assert not found.refutes_claim, found.summary()
+        assert found.lower_bound > 0.5 * found.claimed
+    else:
+        assert found.refutes_claim, found.summary()
 
 
 def test_half_the_noise_is_caught_in_the_real_process():

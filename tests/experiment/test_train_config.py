@@ -13,6 +13,7 @@ from tff_agg import averaging
 from tff_agg.experiment import config as configs
 from tff_agg.experiment.run import identity
 from tff_agg.privacy import recipe
+from tff_agg.server import Schedule
 
 CONFIGS = sorted(pathlib.Path(stackoverflow.__file__).parent.glob("configs/*.cfg"))
 
@@ -190,6 +191,15 @@ NOISE = "--noise_multiplier=0.5"
         (["--runtime=worker", "--lanes=2"], "--lanes=2 needs runtime=local"),
         (["--ray_address=auto"], "--ray_address=auto needs runtime=ray; it is local"),
         (["--keep_last=0", "--keep_every=5"], "--keep_every=5 needs keep_last"),
+        (["--server_beta_2=0.9"], "--server_beta_2=0.9 needs server_optimizer=adam"),
+        (
+            ["--server_optimizer=adam", "--nesterov"],
+            "--nesterov.* needs server_optimizer=momentum; it is adam",
+        ),
+        (
+            ["--server_optimizer=adagrad"],
+            "adagrad has no momentum: it goes with server_momentum=0, got 0.95",
+        ),
         (
             ["--k=3", "--pds_split=fixed"],
             "no effect: --k=3 needs .*; --pds_split=fixed needs pds=True",
@@ -209,6 +219,8 @@ def test_flags_that_would_change_nothing_are_refused(given, message):
         ["--pds", "--pds_period=50"],
         ["--mechanism=banded", "--rounds=4"],  # the default is not asked for
         ["--mechanism=banded", "--bands=20", "--rounds=20"],
+        ["--server_optimizer=yogi", "--server_beta_2=0.9", "--server_epsilon=0.1"],
+        ["--server_rate_schedule=cosine", "--server_warm_up=20"],
     ],
 )
 def test_flags_that_matter_are_taken(given):
@@ -261,3 +273,18 @@ def test_validation_on_users_takes_all_of_their_sentences(tmp_path):
     assert rows("test", validation_users=3)[1] == rows("test")[1]
     _, all_of_them = rows("heldout", validation_users=10**6)
     assert all_of_them == everyone
+
+
+def test_the_servers_step_follows_from_flags():
+    flags = ["--server_optimizer=adam", "--server_momentum=0.8", "--averager=uta"]
+    rates = ["--server_rate_schedule=linear", "--server_learning_rate=0.1"]
+    step = read(NOISE, "--rounds=10", *flags, *rates).build_server_step()
+    assert step.optimiser.parameters == {
+        "name": "adam", "beta_1": 0.8, "beta_2": 0.99, "epsilon": 1e-3
+    }  # fmt: skip
+    assert step.learning_rate == Schedule(0.1, 10, "linear")
+    assert step.averager.name == "uta(k=3)"
+    assert read(NOISE).build_server_step().to_json() == {
+        "learning_rate": 0.5, "momentum": 0.95, "nesterov": False,
+        "step_from": "aggregate",
+    }  # fmt: skip

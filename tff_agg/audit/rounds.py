@@ -5,6 +5,7 @@ keeps a thousand numbers of a checkpoint, however large the model.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +31,7 @@ def run_with_canaries(
     ] = lambda round_number: (),
     *,
     state: Structure | None = None,
+    of_means: bool = False,
     after_round: Callable[[int, Structure], None] = lambda round_number, metrics: None,
 ) -> Evidence:
     """Runs all rounds of a plan with canaries taking part.
@@ -43,10 +45,13 @@ def run_with_canaries(
       users_of_round: The datasets of a round's other users, as `trainer` takes them;
         nobody by default.
       state: The state to start from; a fresh one, with a secret seed, if None.
+      of_means: Whether to keep the noisy means in place of the iterates: what plain
+        steps of rate one along them would lead to, from zero. The process's optimiser
+        must be `server.keeping_means` of one.
       after_round: Called after each round with its number and its metrics.
 
     Returns:
-      The projections of all iterates.
+      The projections of all iterates, or of those plain steps.
 
     Example:
       process = build_dp_ftrl_process(with_canaries(trainer), plan=plan)
@@ -54,9 +59,13 @@ def run_with_canaries(
     """
     state = process.initialize() if state is None else state
     on_canaries, on_probes = [], []
+    total = np.zeros(clients.parameters(states.iterate(state)).shape)
 
     def keep(state: Structure) -> None:
         theta = clients.parameters(states.iterate(state))
+        if of_means:
+            kept: Any = states.server(state)["optimiser"]
+            theta = total[:] = total - clients.parameters(kept["mean"])
         on_canaries.append(canaries.directions.project(theta))
         on_probes.append(canaries.probes.project(theta))
 

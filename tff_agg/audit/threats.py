@@ -1,10 +1,11 @@
 """What an attacker sees: all iterates, the final model, or a recycled one.
 
-Every release of DP-FTRL is linear in the rounds' noisy means: momentum, averaging in
-training and averaging afterwards only add up. A threat model is that linear map.
-Applied to the checkpoints it gives what is released. Applied to the server's response
-to each round it says how much of which round is in it; from that and the mechanism's
-matrix follow how the noise in the release is correlated and where a canary shows.
+With momentum, every release of DP-FTRL is linear in the rounds' noisy means: momentum,
+averaging in training and averaging afterwards only add up. A threat model is that
+linear map. Applied to the checkpoints it gives what is released. Applied to the
+server's response to each round it says how much of which round is in it; from that and
+the mechanism's matrix follow how the noise in the release is correlated and where a
+canary shows.
 """
 
 import collections
@@ -33,6 +34,16 @@ class Threat:
 def all_iterates() -> Threat:
     """Every checkpoint is released; and with them all aggregates of checkpoints."""
     return Threat("all iterates", lambda thetas: np.diff(thetas, axis=0))
+
+
+def noisy_sums() -> Threat:
+    """Every round's noisy sum is released, whatever the server makes of it.
+
+    For steps that are not linear: the audit cannot say what of the noise is in their
+    checkpoints, but they are made of the sums. The checkpoints that it is applied to
+    are those of plain steps along the sums.
+    """
+    return Threat("noisy sums", lambda thetas: np.diff(thetas, axis=0))
 
 
 def final_model(averager: Averager | None = None) -> Threat:

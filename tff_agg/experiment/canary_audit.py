@@ -21,7 +21,7 @@ from tff_agg import averaging, fields, files, privacy
 from tff_agg.aliases import Structure
 from tff_agg.audit import canaries, exposure, findings, noise_check, threats
 from tff_agg.fields import described
-from tff_agg.server import ServerStep
+from tff_agg.server import ServerStep, keeping_means, server_step
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -59,7 +59,7 @@ class Subject:
       plan: The privacy plan.
       server: The server's step.
       trainer: What a client does, a `Trainer`.
-      build: Makes the process of a trainer, a plan and a server learning rate.
+      build: Makes the process of a trainer, a plan and a server's step.
       start: Makes the first state of a process, with a noise seed of its own or, in
         tests, the one given.
       users_of_round: The datasets of a round's users.
@@ -70,7 +70,7 @@ class Subject:
     server: ServerStep
     trainer: "Trainer"
     build: Callable[
-        ["Trainer", privacy.Plan, float], "tff.learning.templates.LearningProcess"
+        ["Trainer", privacy.Plan, ServerStep], "tff.learning.templates.LearningProcess"
     ]
     start: Callable[
         ["tff.learning.templates.LearningProcess", tuple[int, int] | None], Structure
@@ -98,10 +98,14 @@ class Outcome(NamedTuple):
         return any(found.refutes_claim for found in self.findings)
 
 
-def threat_models(
-    averager: averaging.Averager, window: int
-) -> tuple[threats.Threat, ...]:
-    """Returns what attackers see: all iterates first, then less and less."""
+def threat_models(server: ServerStep, window: int) -> tuple[threats.Threat, ...]:
+    """Returns what attackers see: all iterates first, then less and less.
+
+    Of a step that is not linear they see the noisy sums.
+    """
+    if not server.optimiser.linear:
+        return (threats.noisy_sums(),)
+    averager = server.averager
     return (
         threats.all_iterates(),
         threats.final_model(averager),
@@ -161,8 +165,11 @@ def run(
             cohort_size=plan.cohort_size + most,
             noise_seed_is_known=seed is not None,
         )
-        rate = subject.server.learning_rate * larger.cohort_size / plan.cohort_size
-        process = subject.build(clients.with_canaries(subject.trainer), larger, rate)
+        growth = larger.cohort_size / plan.cohort_size
+        is_linear = subject.server.optimiser.linear
+        # Other optimisers take no notice of how large a mean is.
+        done = subject.server.scaled(growth) if is_linear else _keeping(subject.server)
+        process = subject.build(clients.with_canaries(subject.trainer), larger, done)
         evidence = rounds.run_with_canaries(
             process,
             larger,
@@ -170,11 +177,12 @@ def run(
             taking,
             subject.users_of_round if config.users else lambda round_number: (),
             state=subject.start(process, seed),
+            of_means=not is_linear,
             after_round=after_round,
         )
     # From a sum to a step it is the same server: a larger rate of a smaller mean.
-    server = subject.server
-    seen = threat_models(server.averager, min(config.window, plan.rounds))
+    server = subject.server if is_linear else server_step(learning_rate=1 / growth)
+    seen = threat_models(subject.server, min(config.window, plan.rounds))
     found = [
         findings.audit(
             plan,
@@ -193,6 +201,11 @@ def run(
     outcome = Outcome(found, noise, pathlib.Path(folder) / "audit")
     _write(outcome, config, pathlib.Path(folder))
     return outcome
+
+
+def _keeping(server: ServerStep) -> ServerStep:
+    """Returns a server's step whose state shows the noisy means."""
+    return dataclasses.replace(server, optimiser=keeping_means(server.optimiser))
 
 
 def _write(outcome: Outcome, config: AuditConfig, folder: pathlib.Path) -> None:

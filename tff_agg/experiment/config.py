@@ -12,15 +12,19 @@ from typing import Any, ClassVar, Self
 from tff_agg import averaging, checks, fields, noise, privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.fields import described
+from tff_agg.server import Schedule, ServerStep, optimisers, schedules, server_step
 
 AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
 SCHEDULES = ("linear", "cosine", "step", "constant")
+SERVER_OPTIMIZERS = ("momentum", "adam", "yogi", "adagrad")
 
 # With which settings fields have an effect.
 _UTA = ("averager", ("uta",))
 _EMA = ("averager", ("ema",))
 _AVERAGED = ("averager", AVERAGERS[1:])
 _SHIFTED = ("pds", (True,))
+_SQUARES = ("server_optimizer", SERVER_OPTIMIZERS[1:])
+_SQUARES_FADE = ("server_optimizer", ("adam", "yogi"))
 
 # Above so many parameters the arithmetic takes longer than the calls, and side by side
 # gains nothing (docs/performance.md).
@@ -220,7 +224,28 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
     local_epochs: int = described(1, "passes of a client over its examples", at_least=1)
     client_learning_rate: float = described(1.0, "learning rate of the clients' SGD")
     server_learning_rate: float = described(0.5, "learning rate of the server")
-    nesterov: bool = described(False, "whether the server's momentum is Nesterov's")
+    server_rate_schedule: str = described(
+        "constant", "how the server's learning rate falls to zero", schedules.KINDS
+    )
+    server_warm_up: int = described(
+        0, "in how many first rounds the server's learning rate rises"
+    )
+    server_optimizer: str = described(
+        "momentum", "the server's; server_momentum is Adam's and Yogi's β₁, too",
+        SERVER_OPTIMIZERS,
+    )  # fmt: skip
+    server_beta_2: float = described(
+        0.99, "adam, yogi: what is left of the average of squares after a round",
+        only_with=_SQUARES_FADE,
+    )  # fmt: skip
+    server_epsilon: float = described(
+        1e-3, "adam, yogi, adagrad: what is added to the root of the squares",
+        only_with=_SQUARES,
+    )  # fmt: skip
+    nesterov: bool = described(
+        False, "whether the server's momentum is Nesterov's",
+        only_with=("server_optimizer", ("momentum",)),
+    )  # fmt: skip
     on_non_finite: str = described(
         "drop", "what to do with an update that is not finite", ("drop", "error")
     )
@@ -262,6 +287,36 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         privacy.PrivacyRecipe.__post_init__(self)
         super().__post_init__()
         self.check_schedule_free("server_momentum")
+        if self.server_optimizer == "adagrad" and self.server_momentum:
+            raise ValueError(
+                "server_optimizer=adagrad has no momentum: it goes with "
+                f"server_momentum=0, got {self.server_momentum!r}"
+            )
+
+    def build_server_step(self) -> ServerStep:
+        """Returns how the server steps and averages."""
+        decay = self.server_momentum
+        moments = (decay, self.server_beta_2, self.server_epsilon)
+        optimiser = {
+            "momentum": lambda: optimisers.momentum(decay, self.nesterov),
+            "adam": lambda: optimisers.adam(*moments),
+            "yogi": lambda: optimisers.yogi(*moments),
+            "adagrad": lambda: optimisers.adagrad(self.server_epsilon),
+        }[self.server_optimizer]()
+        rate: float | Schedule = self.server_learning_rate
+        if self.server_warm_up or self.server_rate_schedule != "constant":
+            rate = Schedule(
+                self.server_learning_rate,
+                self.rounds,
+                self.server_rate_schedule,
+                self.server_warm_up,
+            )
+        return server_step(
+            optimiser,
+            self.build_averager(),
+            learning_rate=rate,
+            step_from=self.step_from,
+        )
 
     def without_effect(self, given: Collection[str]) -> list[str]:
         """Returns which of the given fields change nothing; a text for each."""

@@ -19,7 +19,14 @@ from tff_agg.learning import clipping, limits, server_side, trainers, vectorized
 from tff_agg.learning.tracing import graph_computation
 from tff_agg.noise import seeds
 from tff_agg.privacy import Plan
-from tff_agg.server import NoisyMean, ServerStep, momentum, server_step
+from tff_agg.server import (
+    NoisyMean,
+    Optimiser,
+    Schedule,
+    ServerStep,
+    momentum,
+    server_step,
+)
 from tff_agg.server import state as states
 
 #: What can be trained: a model of TFF's, or local training of one's own.
@@ -33,9 +40,10 @@ def build_dp_ftrl_process(
     averager: averaging.Averager | None = None,
     client_optimizer: tff.learning.optimizers.Optimizer | float | None = None,
     client_epochs: int = 1,
-    server_learning_rate: float = 1.0,
+    server_learning_rate: float | Schedule = 1.0,
     server_momentum: float = 0.0,
     nesterov: bool = False,
+    server_optimizer: Optimiser | None = None,
     step_from: str = "aggregate",
     on_non_finite: str = "drop",
     noise_seed: seeds.Seed | None = None,
@@ -77,9 +85,11 @@ def build_dp_ftrl_process(
       client_optimizer: Any of `tff.learning.optimizers`, or a learning rate. Not for a
         `Trainer`, which has its own.
       client_epochs: How many times a client goes through its data.
-      server_learning_rate: The server's learning rate.
+      server_learning_rate: The server's learning rate, or a `server.Schedule` of it.
       server_momentum: The server's momentum, in [0, 1).
       nesterov: Whether the momentum is Nesterov's.
+      server_optimizer: In place of momentum: `server.adam`, `yogi` or `adagrad`. Adam
+        and the others only see the noisy mean: the guarantee is the plan's.
       step_from: `'aggregate'`: θ_{t+1} = θ^AGG_t − step, as in Algorithm 1 of the
         paper. `'iterate'`: θ_{t+1} = θ_t − step, with only the update computed at the
         aggregate.
@@ -124,8 +134,13 @@ def build_dp_ftrl_process(
     """
     clipping.check_on_non_finite(on_non_finite)
     mean = server_side.mean_of(plan, noise_seed, noise_words)
+    if server_optimizer is not None and (server_momentum or nesterov):
+        raise ValueError(
+            "server_momentum and nesterov are of the optimiser without a name; "
+            f"server_optimizer={dict(server_optimizer.parameters)} has its own"
+        )
     step = server_step(
-        momentum(server_momentum, nesterov),
+        server_optimizer or momentum(server_momentum, nesterov),
         averager,
         learning_rate=server_learning_rate,
         step_from=step_from,

@@ -13,14 +13,28 @@ Example:
 """
 
 from tff_agg.server.mean import ClippedSum, NoisyMean, noisy_mean
-from tff_agg.server.step import Optimiser, ServerStep, momentum, server_step
+from tff_agg.server.optimisers import (
+    Optimiser,
+    adagrad,
+    adam,
+    keeping_means,
+    momentum,
+    yogi,
+)
+from tff_agg.server.schedules import Schedule
+from tff_agg.server.step import ServerStep, server_step
 
 __all__ = [
     "ClippedSum",
     "NoisyMean",
     "Optimiser",
+    "Schedule",
     "ServerStep",
+    "adagrad",
+    "adam",
+    "keeping_means",
     "momentum",
     "noisy_mean",
     "server_step",
+    "yogi",
 ]

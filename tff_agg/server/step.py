@@ -3,7 +3,7 @@
 With g the noisy mean, m the momentum and θ the weights,
 
   m ← decay · m + g
-  direction ← m, with Nesterov decay · m + g
+  direction ← m, with Nesterov decay · m + g; or what another optimiser makes of g
   θ_{t+1} ← θ^AGG_t − learning rate · direction (`step_from='aggregate'`, as in
     Algorithm 1 of the paper) or θ_t − learning rate · direction (`'iterate'`: only the
     update is computed at the aggregate)
@@ -11,68 +11,17 @@ With g the noisy mean, m the momentum and θ the weights,
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
-from tff_agg import averaging, backends, checks, structure
-from tff_agg.aliases import Json, JsonObject, Scalar, Structure
+from tff_agg import averaging, backends, checks
+from tff_agg.aliases import JsonObject, Scalar, Structure
+from tff_agg.server.optimisers import Optimiser, momentum
+from tff_agg.server.schedules import Schedule
 from tff_agg.structure import Form
 
 STEP_FROM_CHOICES = ("aggregate", "iterate")
-
-
-class Optimiser(NamedTuple):
-    """From the rounds' means to the directions of the server's steps.
-
-    Attributes:
-      init: `init(θ_0) -> state`.
-      next: `next(state, mean, round) -> (state, direction)`, the learning rate left
-        out. `round` counts from 0.
-      linear: Whether directions are linear in the means, as they are with momentum.
-      parameters: What identifies it, as JSON values.
-    """
-
-    init: Callable[[Structure], Structure]
-    next: Callable[[Structure, Structure, Scalar], tuple[Structure, Structure]]
-    linear: bool
-    parameters: Mapping[str, Json]
-
-
-def momentum(decay: float = 0.0, nesterov: bool = False) -> Optimiser:
-    """Returns gradient descent with momentum; plain with a decay of 0.
-
-    Args:
-      decay: What is left of the momentum after a round, in [0, 1).
-      nesterov: Whether the step looks ahead along the momentum.
-
-    Example:
-      >>> optimiser = momentum(0.5)
-      >>> state, direction = optimiser.next(np.ones(1), np.ones(1), 0)
-      >>> direction
-      array([1.5])
-    """
-    checks.number("the server's momentum", decay, "[0, 1)")
-    if nesterov and not decay:
-        raise ValueError("nesterov=True needs a momentum above 0, got 0")
-
-    def init(theta: Structure) -> Structure:
-        zeros = backends.of(theta).zeros
-        return structure.map_leaves(zeros, theta) if decay else ()
-
-    def rolled(old: Structure, new: Structure) -> Structure:
-        return backends.combine(backends.of(new), [(float(decay), old), (1.0, new)])
-
-    def next_(
-        buffer: Structure, mean: Structure, round: Scalar
-    ) -> tuple[Structure, Structure]:
-        if not decay:
-            return (), mean
-        buffer = rolled(buffer, mean)
-        return buffer, rolled(buffer, mean) if nesterov else buffer
-
-    return Optimiser(init, next_, True, {"momentum": decay, "nesterov": nesterov})
 
 
 class State(TypedDict):
@@ -96,7 +45,7 @@ class ServerStep:
     Attributes:
       optimiser: From means to directions.
       averager: The aggregation of checkpoints in training.
-      learning_rate: The server's learning rate.
+      learning_rate: The server's learning rate, a number or a schedule.
       step_from: Where a step starts: 'aggregate' or 'iterate'.
 
     Example:
@@ -109,7 +58,7 @@ class ServerStep:
 
     optimiser: Optimiser
     averager: averaging.Averager
-    learning_rate: float
+    learning_rate: float | Schedule
     step_from: str
 
     def init(self, theta: Structure) -> State:
@@ -139,11 +88,11 @@ class ServerStep:
         origin: Any = aggregate
         if self.step_from == "iterate":
             origin = state["iterate"]
-        terms: list[tuple[float, Any]] = [
-            (1.0, origin),
-            (-float(self.learning_rate), direction),
-        ]
-        iterate: Form = backends.combine(backends.of(origin), terms)
+        backend = backends.of(origin)
+        rate: Any = self.learning_rate
+        rate = rate(backend, round) if isinstance(rate, Schedule) else float(rate)
+        terms: list[tuple[float, Any]] = [(1.0, origin), (-rate, direction)]
+        iterate: Form = backends.combine(backend, terms)
         averager, average = self.averager.next(state["averager"], iterate)
         after: State = {
             "averager": averager,
@@ -171,6 +120,12 @@ class ServerStep:
             found.append(np.asarray(state["iterate"]))
         return np.stack(found)
 
+    def scaled(self, factor: float) -> "ServerStep":
+        """Returns the step with a rate that is so many times as large."""
+        rate = self.learning_rate
+        larger = rate.scaled(factor) if isinstance(rate, Schedule) else factor * rate
+        return dataclasses.replace(self, learning_rate=larger)
+
     def response(self, rounds: int) -> np.ndarray:
         """Returns [rounds + 1, rounds]: the share of each mean in each checkpoint.
 
@@ -186,8 +141,9 @@ class ServerStep:
 
     def to_json(self) -> JsonObject:
         """Returns what identifies the step, its averager left out, as JSON values."""
+        rate = self.learning_rate
         return {
-            "learning_rate": self.learning_rate,
+            "learning_rate": rate.to_json() if isinstance(rate, Schedule) else rate,
             **self.optimiser.parameters,
             "step_from": self.step_from,
         }
@@ -197,7 +153,7 @@ def server_step(
     optimiser: Optimiser | None = None,
     averager: averaging.Averager | None = None,
     *,
-    learning_rate: float = 1.0,
+    learning_rate: float | Schedule = 1.0,
     step_from: str = "aggregate",
 ) -> ServerStep:
     """Returns the server's step, its arguments checked.
@@ -205,13 +161,14 @@ def server_step(
     Args:
       optimiser: By default `momentum(0.0)`, plain gradient descent.
       averager: By default `averaging.last()`, plain training.
-      learning_rate: A positive number.
+      learning_rate: A positive number, or a schedule.
       step_from: 'aggregate' or 'iterate'.
 
     Example:
       step = server_step(momentum(0.9), averaging.uta(3), learning_rate=0.5)
     """
-    checks.number("the server's learning_rate", learning_rate, "(0, inf)")
+    if not isinstance(learning_rate, Schedule):
+        checks.number("the server's learning_rate", learning_rate, "(0, inf)")
     checks.choice("step_from", step_from, STEP_FROM_CHOICES)
     return ServerStep(
         optimiser or momentum(), averager or averaging.last(), learning_rate, step_from

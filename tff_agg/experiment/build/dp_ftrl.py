@@ -14,6 +14,7 @@ from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.task import UserTask
 from tff_agg.noise import seeds
+from tff_agg.server import Optimiser, Schedule, ServerStep
 from tff_agg.server import state as states
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class ServerArguments(TypedDict):
     """The arguments of `build_dp_ftrl_process` about the server's step."""
 
     averager: averaging.Averager
-    server_momentum: float
-    nesterov: bool
+    server_learning_rate: float | Schedule
+    server_optimizer: Optimiser
     step_from: str
     on_non_finite: str
     noise_words: int | None
@@ -79,8 +80,7 @@ class FederatedBuild(Build[UserTask]):
         return process.build_dp_ftrl_process(
             model,
             plan=self.plan,
-            server_learning_rate=config.server_learning_rate,
-            **server_arguments(config),
+            **server_arguments(config, config.build_server_step()),
             **local,
         )
 
@@ -99,13 +99,13 @@ class FederatedBuild(Build[UserTask]):
         return super().model_facts() | {"group_size": self.task.group_size}
 
 
-def server_arguments(config: TrainConfig) -> ServerArguments:
-    """Returns how the server of DP-FTRL steps, but for its learning rate."""
+def server_arguments(config: TrainConfig, step: ServerStep) -> ServerArguments:
+    """Returns the arguments of a step, and what else the configuration says."""
     return {
-        "averager": config.build_averager(),
-        "server_momentum": config.server_momentum,
-        "nesterov": config.nesterov,
-        "step_from": config.step_from,
+        "averager": step.averager,
+        "server_learning_rate": step.learning_rate,
+        "server_optimizer": step.optimiser,
+        "step_from": step.step_from,
         "on_non_finite": config.on_non_finite,
         # TFF's worker is another program: it cannot run the cipher.
         "noise_words": seeds.KNOWN_WORDS if config.runtime == "worker" else None,

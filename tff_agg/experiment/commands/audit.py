@@ -20,7 +20,7 @@ from tff_agg.experiment.study import show
 from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.task import Task, UserTask
 from tff_agg.privacy import Plan
-from tff_agg.server import momentum, server_step
+from tff_agg.server import ServerStep
 from tff_agg.server import state as states
 
 if TYPE_CHECKING:
@@ -53,13 +53,12 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
         )
 
     def build(
-        trainer: trainers.Trainer, plan: Plan, learning_rate: float
+        trainer: trainers.Trainer, plan: Plan, step: ServerStep
     ) -> "tff.learning.templates.LearningProcess":
         return processes.build_dp_ftrl_process(
             trainer,
             plan=plan,
-            server_learning_rate=learning_rate,
-            **dp_ftrl.server_arguments(config),
+            **dp_ftrl.server_arguments(config, step),
         )
 
     def start(
@@ -70,12 +69,7 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
 
     return Subject(
         plan=built.plan,
-        server=server_step(
-            momentum(config.server_momentum, config.nesterov),
-            config.build_averager(),
-            learning_rate=config.server_learning_rate,
-            step_from=config.step_from,
-        ),
+        server=config.build_server_step(),
         trainer=trainer,
         build=build,
         start=start,
