@@ -29,8 +29,8 @@ from tff_agg.experiment import binaries
 from tff_agg.experiment.build import Compiled, build
 from tff_agg.experiment.commands import flags as flag_fields
 from tff_agg.experiment.study import figures
-from tff_agg.learning.dp_sgd import DPSGDProcess
 from tff_agg.recycling import inference
+from tff_agg.sample.dp_sgd import DPSGDProcess
 from tff_agg.server import state as states
 
 PROXY = (

@@ -51,8 +51,8 @@ def linear_rates(examples: int, repeats: int) -> dict[str, float]:
     """Measures the linear layer, in closed form and by `vmap`."""
     import jax
 
-    from tff_agg.learning import linear, per_example
-    from tff_agg.learning.per_example import SampleModel
+    from tff_agg.sample import linear, per_example
+    from tff_agg.sample.per_example import SampleModel
 
     generator = np.random.default_rng(0)
     features = generator.standard_normal((examples, WIDTH), np.float32)
@@ -82,7 +82,7 @@ def linear_rates(examples: int, repeats: int) -> dict[str, float]:
 def network_rate(images: int, repeats: int) -> float:
     """Measures WRN-16-4 with group normalisation and weight standardisation."""
     from cifar.task import Cifar, CifarConfig
-    from tff_agg.learning import laned_sum, per_example
+    from tff_agg.sample import laned_sum, per_example
 
     task = Cifar(
         CifarConfig(

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
 
     from stackoverflow.model import local_training, next_word
     from tff_agg import averaging, noise, privacy
-    from tff_agg.learning import process
+    from tff_agg.federated import process
     from tff_agg.runtime import lane_times
 
     task = workload.LARGE_LSTM

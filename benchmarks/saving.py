@@ -26,7 +26,7 @@ def _trainer(shapes):
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg.learning import trainers
+    from tff_agg.federated import trainers
 
     def update(weights, dataset):
         seed = dataset.reduce(tf.constant(0), lambda total, row: total + row)
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
     from stackoverflow.model import next_word
     from tff_agg import averaging, checkpoints, noise, privacy, runtime
     from tff_agg.experiment.run import loop
-    from tff_agg.learning import process
+    from tff_agg.federated import process
 
     runtime.configure_threads()
     runtime.use("local", lanes=1)

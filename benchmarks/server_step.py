@@ -88,7 +88,7 @@ def start(row: str) -> Callable[[], float]:
     import tensorflow_federated as tff
 
     from tff_agg import privacy
-    from tff_agg.learning import process, trainers
+    from tff_agg.federated import process, trainers
 
     noise_name, averager_name = row.split(":")
     planned = 2_048

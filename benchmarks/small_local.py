@@ -63,7 +63,7 @@ def main() -> None:
 
 def _process(given: Any, model: Any, **arguments: Any) -> Any:
     from tff_agg import averaging, noise, privacy
-    from tff_agg.learning import process
+    from tff_agg.federated import process
 
     plan = privacy.Plan(
         clip_norm=workload.CLIP_NORM,
@@ -86,7 +86,7 @@ def _next_word(
 
     from stackoverflow.model import group_training as group_trainer
     from stackoverflow.model import local_training, next_word
-    from tff_agg.learning import grouping
+    from tff_agg.federated import grouping
 
     config = next_word.ModelConfig(
         vocab_size=task.ids - 4,
@@ -118,7 +118,7 @@ def _any(task: workload.Pictures, given: Any) -> dict[str, tuple[Any, list[Any]]
     """Any functional model, here from Keras."""
     import tensorflow_federated as tff
 
-    from tff_agg.learning import grouping, vectorized
+    from tff_agg.federated import grouping, vectorized
 
     clients = keras_models.datasets(task, given.users, given.examples)
     model = tff.learning.models.functional_model_from_keras(

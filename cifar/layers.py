@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from cifar import convolution as conv
-from tff_agg.learning.per_example import (
+from tff_agg.sample.per_example import (
     ClippedSum,
     ClippedSummer,
     Examples,

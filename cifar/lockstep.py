@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tff_agg.learning.dp_sgd import DPSGDProcess, Weights, with_room
-from tff_agg.learning.per_example import ClippedSum, Count, Examples, SampleModel
+from tff_agg.sample.dp_sgd import DPSGDProcess, Weights, with_room
+from tff_agg.sample.per_example import ClippedSum, Count, Examples, SampleModel
 from tff_agg.server.state import State
 from tff_agg.server.step import State as ServerState
 

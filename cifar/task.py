@@ -172,7 +172,7 @@ class Cifar(JaxTask):
 
     def logits(self, weights: Mapping[str, Any], features: Any) -> Any:
         """Returns one logit per class."""
-        from tff_agg.learning import linear
+        from tff_agg.sample import linear
 
         numbers = self._numbers(features)
         if self.config.model == "wide_resnet":
@@ -182,8 +182,8 @@ class Cifar(JaxTask):
     def sample_model(self) -> Any:
         """Returns the closed form of a last layer, or the network's loss."""
         from cifar import layers, wide_resnet
-        from tff_agg.learning import linear
-        from tff_agg.learning.per_example import SampleModel
+        from tff_agg.sample import linear
+        from tff_agg.sample.per_example import SampleModel
 
         if self.config.model == "last_layer":
             return linear.softmax_layer(self._numbers)

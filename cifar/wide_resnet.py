@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cifar.layers import Layers
-from tff_agg.learning.per_example import Weights
+from tff_agg.sample.per_example import Weights
 
 _EPSILON = 1e-5
 _STEM = 16

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pcvr.features import Feature
-from tff_agg.learning.per_example import ClippedSum, clip_factors
+from tff_agg.sample.per_example import ClippedSum, clip_factors
 
 Weights = Mapping[str, jax.Array]
 Arrays = dict[str, jax.Array]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import jax
 
     from pcvr.model import Sizes
-    from tff_agg.learning.per_example import SampleModel
+    from tff_agg.sample.per_example import SampleModel
 
 MADE_UP = "made-up clicks: the figures say nothing about any real data"
 _HOURS = 3_600_000
@@ -196,7 +196,7 @@ class Pcvr(JaxTask):
     def sample_model(self) -> "SampleModel":
         """Returns the loss, and its clipped sums in closed form."""
         from pcvr import model
-        from tff_agg.learning.per_example import SampleModel
+        from tff_agg.sample.per_example import SampleModel
 
         sizes = self.sizes
 

@@ -22,7 +22,7 @@ from tff_agg.recycling.outputs import Predict, Predictions
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tff_agg.learning.trainers import Trainer
+    from tff_agg.federated.trainers import Trainer
 
 TYPES = ("question", "answer")
 PLAIN_VOCABULARY = (

@@ -27,7 +27,7 @@ import gc, json, os, socket, sys
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 from tff_agg.runtime import quiet
 quiet.quiet_tensorflow()
-import stackoverflow.task, tff_agg.experiment.commands.train, tff_agg.learning.process
+import stackoverflow.task, tff_agg.experiment.commands.train, tff_agg.federated.process
 tests = socket.socket(fileno=int(sys.argv[1]))
 # A million objects that stay: a fork need not look through them, nor copy their pages,
 # whenever it collects garbage and when it ends.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tff_agg import averaging, checkpoints, noise, privacy, recycling, runtime
     from tff_agg.averaging import Averager
-    from tff_agg.learning.process import build_dp_ftrl_process
+    from tff_agg.federated.process import build_dp_ftrl_process
     from tff_agg.noise import Mechanism
     from tff_agg.privacy import Plan
 
@@ -38,7 +38,7 @@ _FROM = {
     "Averager": "averaging",
     "Mechanism": "noise",
     "Plan": "privacy",
-    "build_dp_ftrl_process": "learning.process",
+    "build_dp_ftrl_process": "federated.process",
 }
 
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from stackoverflow.model import local_training, metrics, next_word, side_by_side
 from stackoverflow.model.side_by_side import Users
-from tff_agg.learning import trainers
+from tff_agg.federated import trainers
 
 
 def packed_group_trainer(

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from stackoverflow.model import lstm, metrics, next_word, packing
-from tff_agg.learning import trainers
+from tff_agg.federated import trainers
 
 
 def packed_trainer(

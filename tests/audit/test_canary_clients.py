@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from tests.audit import small_runs as small
 from tff_agg import averaging, noise, runtime
 from tff_agg.audit import clients, findings, rounds, threats
-from tff_agg.learning import clipping, process, trainers
+from tff_agg.federated import clipping, process, trainers
 from tff_agg.server import adam, keeping_means, server_step
 
 SHAPES = ((40, 30), (1200,))

@@ -10,10 +10,10 @@ import pytest
 from cifar import layers
 from cifar.layers import Layers
 from tests.sampled_plans import sampled_plan
-from tff_agg.learning import per_example
-from tff_agg.learning.dp_sgd import DPSGDProcess
-from tff_agg.learning.laned_sum import LanedSum
-from tff_agg.learning.per_example import SampleModel
+from tff_agg.sample import per_example
+from tff_agg.sample.dp_sgd import DPSGDProcess
+from tff_agg.sample.laned_sum import LanedSum
+from tff_agg.sample.per_example import SampleModel
 from tff_agg.server.state import iterate
 
 # The second kernel is so large that, of single images, norms come from products of

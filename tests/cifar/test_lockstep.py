@@ -8,9 +8,9 @@ import pytest
 from cifar.lockstep import Lane, Lockstep, summed_at_all
 from tests.sampled_plans import sampled_plan
 from tff_agg import averaging
-from tff_agg.learning import linear
-from tff_agg.learning.dp_sgd import DPSGDProcess
-from tff_agg.learning.per_example import SampleModel
+from tff_agg.sample import linear
+from tff_agg.sample.dp_sgd import DPSGDProcess
+from tff_agg.sample.per_example import SampleModel
 from tff_agg.server.state import iterate
 
 WIDTH, CLASSES, SEED = 5, 3, (7, 8)

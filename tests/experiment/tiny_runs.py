@@ -10,7 +10,7 @@ import tree
 from tff_agg import averaging, checkpoints, digests, noise, privacy
 from tff_agg.experiment.run import identity as identities
 from tff_agg.experiment.run import loop, run_folder
-from tff_agg.learning import process, trainers
+from tff_agg.federated import process, trainers
 
 WIDTH = 300
 ROUNDS = 16

@@ -58,7 +58,7 @@ class Tiny(JaxTask):
     def sample_model(self):
         import jax
 
-        from tff_agg.learning.per_example import SampleModel
+        from tff_agg.sample.per_example import SampleModel
 
         def loss(weights, example):
             features, label = example

@@ -104,7 +104,7 @@ def pulled(spec):
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg.learning import trainers
+    from tff_agg.federated import trainers
 
     def split(row):
         return collections.OrderedDict(a=row[:3], b=row[3:])
@@ -133,7 +133,7 @@ def of_process(case):
     import tensorflow as tf
 
     from tff_agg import privacy
-    from tff_agg.learning import process
+    from tff_agg.federated import process
 
     averager, mechanism, step_from, momentum, nesterov = case
     noisy = mechanism != "none"
@@ -175,7 +175,7 @@ def of_groups(_=None):
     import tensorflow_federated as tff
 
     from tff_agg import noise, privacy
-    from tff_agg.learning import grouping, process
+    from tff_agg.federated import grouping, process
 
     ones = tf.keras.initializers.Constant(0.1)
     model = tff.learning.models.functional_model_from_keras(
@@ -233,8 +233,8 @@ def of_samples(case):
     import jax
     import jax.numpy as jnp
 
-    from tff_agg.learning.dp_sgd import DPSGDProcess
-    from tff_agg.learning.per_example import SampleModel
+    from tff_agg.sample.dp_sgd import DPSGDProcess
+    from tff_agg.sample.per_example import SampleModel
 
     def loss(weights, example):
         features, label = example
@@ -280,7 +280,7 @@ def of_samples(case):
 
 def of_grouping(_=None):
     """Who is in which group, of a hundred clients."""
-    from tff_agg.learning import grouping
+    from tff_agg.federated import grouping
 
     costs = np.random.default_rng(0).integers(1, 40, 100).tolist()
     return {str(size): grouping.form_groups(costs, size) for size in (1, 7, 25, 100)}

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from stackoverflow.model import local_training, next_word
 from tff_agg import averaging, noise, privacy, runtime
-from tff_agg.learning import process
+from tff_agg.federated import process
 from tff_agg.server import state as states
 
 SMALL = next_word.ModelConfig(

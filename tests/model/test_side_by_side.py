@@ -7,7 +7,7 @@ import tensorflow as tf
 from stackoverflow.model import group_training as group_trainer
 from stackoverflow.model import local_training, metrics, next_word, side_by_side
 from tff_agg import noise, privacy, runtime
-from tff_agg.learning import process
+from tff_agg.federated import process
 from tff_agg.server.state import iterate
 
 SIZES = next_word.ModelConfig(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pcvr import auc, features, model
-from tff_agg.learning.per_example import clipped_by_vmap
 from tff_agg.recycling.outputs import Predictions, aggregate_outputs
+from tff_agg.sample.per_example import clipped_by_vmap
 
 SIZES = model.Sizes(
     features.parse("ad=advert:5,size:3 user=country:4 kernel=bias:2,top:3"), 3, 4, 5

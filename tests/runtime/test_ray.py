@@ -28,7 +28,7 @@ from tests.runtime.test_runtimes import (  # noqa: F401
     test_results_come_in_tffs_containers,
 )
 from tff_agg import averaging, noise, privacy, runtime
-from tff_agg.learning import process
+from tff_agg.federated import process
 from tff_agg.runtime import jobs, lane_times, ray_session
 from tff_agg.runtime.spread import spread
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tff_agg.aliases import Structure
 from tff_agg.audit.canaries import Directions
-from tff_agg.learning.trainers import ModelWeights, Trainer
+from tff_agg.federated.trainers import ModelWeights, Trainer
 
 _POSITIONS, _VALUES, _ELEMENT = "positions", "values", "element"
 

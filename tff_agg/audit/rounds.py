@@ -16,7 +16,7 @@ from tff_agg.audit import clients
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.findings import Evidence
 from tff_agg.audit.simulation import OVERSIZE
-from tff_agg.learning.trainers import Trainer
+from tff_agg.federated.trainers import Trainer
 from tff_agg.privacy.plan import Plan
 from tff_agg.server import state as states
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg.learning.trainers import Trainer
+    from tff_agg.federated.trainers import Trainer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tff_agg.learning.keras_models import Loss
+    from tff_agg.federated.keras_models import Loss
 
 __all__ = ["Examples", "KerasTask"]
 
@@ -80,7 +80,7 @@ class KerasTask(RowsTask, UserTask):
 
     def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
         """Returns the batches of several users."""
-        from tff_agg.learning import grouping
+        from tff_agg.federated import grouping
 
         batches = [list(self._batches(client)) for client in clients]
         return grouping.group_batches(batches, self._input_spec)
@@ -104,7 +104,7 @@ class KerasTask(RowsTask, UserTask):
 
     def _build(self) -> "tf.keras.Model":
         """Builds the model; one that is a class of its own by calling it once."""
-        from tff_agg.learning import keras_models
+        from tff_agg.federated import keras_models
 
         with keras_models.building():
             model = self.keras_model(self.config.seed)
@@ -159,7 +159,7 @@ class KerasTask(RowsTask, UserTask):
     @functools.cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The trained weights, by their layer's place and kind and their own names."""
-        from tff_agg.learning import keras_models
+        from tff_agg.federated import keras_models
 
         weights = self._built.trainable_weights
         if not weights:
@@ -181,7 +181,7 @@ class KerasTask(RowsTask, UserTask):
     @functools.cached_property
     def group_size(self) -> int:
         """Users train side by side where that is faster: see `vectorized.pays`."""
-        from tff_agg.learning import vectorized
+        from tff_agg.federated import vectorized
 
         if self.config.group_users is None and not vectorized.pays(self.model()):
             return 1
@@ -190,7 +190,7 @@ class KerasTask(RowsTask, UserTask):
     @functools.cache  # noqa: B019  One model for the process and all groups.
     def model(self) -> "tff.learning.models.FunctionalModel":
         """Returns the model as TFF trains it."""
-        from tff_agg.learning import keras_models
+        from tff_agg.federated import keras_models
 
         return keras_models.functional_model(
             self._built, self.loss(), self._input_spec, self._training_metrics

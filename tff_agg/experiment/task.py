@@ -34,8 +34,8 @@ from tff_agg.recycling.outputs import Examples, Predict
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tff_agg.learning.per_example import SampleModel
-    from tff_agg.learning.process import TrainableModel
+    from tff_agg.federated.process import TrainableModel
+    from tff_agg.sample.per_example import SampleModel
 
 # A sample to evaluate on, by group; every example is in one group. What a group's
 # examples are is between a task and its own `evaluator`.

@@ -12,7 +12,7 @@ from tff_agg.aliases import JsonObject
 from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.config import RunConfig, TrainConfig
 from tff_agg.experiment.task import Client, UserTask
-from tff_agg.learning import grouping
+from tff_agg.federated import grouping
 from tff_agg.runtime import LaneData, disclosure, lane_facts
 
 if TYPE_CHECKING:

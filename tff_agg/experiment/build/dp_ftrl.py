@@ -67,7 +67,7 @@ class FederatedBuild(Build[UserTask]):
 
     def build_process(self) -> "tff.learning.templates.LearningProcess":
         """Builds the TFF process."""
-        from tff_agg.learning import process, trainers
+        from tff_agg.federated import process, trainers
 
         config, model = self.task.config, self.task.model()
         local: ClientArguments = {}

@@ -17,7 +17,7 @@ from tff_agg.experiment.task import ExampleTask
 from tff_agg.noise import seeds
 
 if TYPE_CHECKING:
-    from tff_agg.learning.dp_sgd import DPSGDProcess
+    from tff_agg.sample.dp_sgd import DPSGDProcess
 
 
 class SampledBuild(Build[ExampleTask]):
@@ -105,7 +105,7 @@ class SampledBuild(Build[ExampleTask]):
 
     def build_process(self) -> "DPSGDProcess":
         """Builds the trainer."""
-        from tff_agg.learning.dp_sgd import DPSGDProcess
+        from tff_agg.sample.dp_sgd import DPSGDProcess
 
         config = self.task.config
         return DPSGDProcess(

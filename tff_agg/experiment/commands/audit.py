@@ -33,8 +33,8 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     What it starts is ended when `stack` is closed.
     """
     from tff_agg.experiment.build import Compiled, dp_ftrl
-    from tff_agg.learning import process as processes
-    from tff_agg.learning import trainers
+    from tff_agg.federated import process as processes
+    from tff_agg.federated import trainers
 
     if not isinstance(run.task, UserTask):
         raise ValueError(

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, privacy, runtime
-from tff_agg.learning import process, trainers
+from tff_agg.federated import process, trainers
 
 SIZES = (("a", 3), ("b", 2))
 WIDTH = 5

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tff_agg.learning.per_example import (
+from tff_agg.sample.per_example import (
     ClippedSum,
     Count,
     Examples,

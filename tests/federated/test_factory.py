@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import noise
-from tff_agg.learning import factory
+from tff_agg.federated import factory
 from tff_agg.server import state as states
 
 SEED = (123456789012345, -987654321)

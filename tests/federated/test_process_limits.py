@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, runtime
-from tff_agg.learning import clipping, process, trainers
+from tff_agg.federated import clipping, process, trainers
 from tff_agg.server import state as states
 
 CLIP = 1.5

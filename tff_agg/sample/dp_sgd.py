@@ -16,9 +16,9 @@ import numpy as np
 
 from tff_agg import averaging, privacy, server
 from tff_agg.aliases import Array, JsonObject, Structure
-from tff_agg.learning import laned_sum, per_example
-from tff_agg.learning.per_example import ClippedSum, Count, Examples, SampleModel
 from tff_agg.noise import seeds
+from tff_agg.sample import laned_sum, per_example
+from tff_agg.sample.per_example import ClippedSum, Count, Examples, SampleModel
 from tff_agg.server import state as states
 from tff_agg.server.state import State
 

@@ -2,8 +2,8 @@
 
 With a small model, calling TensorFlow once for each client costs more than the
 arithmetic. The value of one TFF client may therefore be a group of users
-(`tff_agg.learning.vectorized`). Who is in which group is a pure function of the cohort,
-so that a round computed again gives the same bits.
+(`tff_agg.federated.vectorized`). Who is in which group is a pure function of the
+cohort, so that a round computed again gives the same bits.
 """
 
 import itertools

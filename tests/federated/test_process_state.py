@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import averaging, noise, runtime
-from tff_agg.learning import trainers
+from tff_agg.federated import trainers
 from tff_agg.server import state as states
 
 HEAVY_OP = "Qr"

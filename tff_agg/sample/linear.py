@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from tff_agg.learning.per_example import (
+from tff_agg.sample.per_example import (
     ClippedSum,
     Examples,
     SampleModel,

@@ -8,9 +8,9 @@ import scipy.stats
 
 from tests.sampled_plans import sampled_plan
 from tff_agg import averaging, noise
-from tff_agg.learning import linear, per_example
-from tff_agg.learning.dp_sgd import DPSGDProcess
-from tff_agg.learning.per_example import SampleModel
+from tff_agg.sample import linear, per_example
+from tff_agg.sample.dp_sgd import DPSGDProcess
+from tff_agg.sample.per_example import SampleModel
 from tff_agg.server import state as states
 from tff_agg.server.state import iterate
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import runtime
-from tff_agg.learning import clipping, grouping, vectorized
+from tff_agg.federated import clipping, grouping, vectorized
 from tff_agg.server import state as states
 
 CLIP = 0.05

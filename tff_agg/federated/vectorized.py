@@ -18,8 +18,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg.aliases import Structure
-from tff_agg.learning import grouping, trainers
-from tff_agg.learning.trainers import ModelWeights, Trainer
+from tff_agg.federated import grouping, trainers
+from tff_agg.federated.trainers import ModelWeights, Trainer
 
 MOST_PARAMETERS = 200_000
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from stackoverflow.model import local_training, next_word
-from tff_agg.learning import clipping, grouping, trainers, vectorized
+from tff_agg.federated import clipping, grouping, trainers, vectorized
 
 
 def updates_of(trainer):

@@ -15,8 +15,8 @@ import tensorflow_federated as tff
 
 from tff_agg import averaging
 from tff_agg.aliases import JsonObject
-from tff_agg.learning import clipping, limits, server_side, trainers, vectorized
-from tff_agg.learning.tracing import graph_computation
+from tff_agg.federated import clipping, limits, server_side, trainers, vectorized
+from tff_agg.federated.tracing import graph_computation
 from tff_agg.noise import seeds
 from tff_agg.privacy import Plan
 from tff_agg.server import (
@@ -106,7 +106,7 @@ def build_dp_ftrl_process(
         seed is secret, are a key of AES-256-CTR, which makes the noise: not on TFF's
         worker, which cannot run it. Two make noise of Philox.
       grouped: The value of a client is a group of users, made by
-        `grouping.group_batches`, who train side by side: `tff_agg.learning.vectorized`
+        `grouping.group_batches`, who train side by side: `tff_agg.federated.vectorized`
         says for which models this is faster. Clip norm, cohort size and metrics are
         about users all the same. For a `FunctionalModel`; a `Trainer` says itself how
         many users it trains.

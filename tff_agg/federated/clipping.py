@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_agg.aliases import Structure
-from tff_agg.learning.trainers import Metrics
+from tff_agg.federated.trainers import Metrics
 from tff_agg.privacy import Plan
 from tff_agg.runtime.errors import MEMBER
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tff_agg import backends, noise
-from tff_agg.learning import tracing
+from tff_agg.federated import tracing
 from tff_agg.noise import generators, seeds
 from tff_agg.server import state as states
 

@@ -7,8 +7,8 @@ the mean of the server's. Here both stand by themselves.
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.learning import clipping, server_side
-from tff_agg.learning.tracing import graph_computation
+from tff_agg.federated import clipping, server_side
+from tff_agg.federated.tracing import graph_computation
 from tff_agg.noise import seeds
 from tff_agg.privacy import Plan
 
