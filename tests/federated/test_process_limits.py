@@ -258,7 +258,7 @@ def test_half_precision_is_summed_in_float32(tiny, dtype):
     [
         (
             {"server_learning_rate": 0.0},
-            "the server's learning_rate must be a positive",
+            "server's learning_rate must be a positive",
         ),
         ({"server_momentum": 1.0}, r"server's momentum must be in \[0, 1\), got 1.0"),
         ({"nesterov": True}, "nesterov=True needs a momentum above 0"),

@@ -124,7 +124,7 @@ def test_the_means_can_be_kept():
         (lambda: Schedule(1.0, 3, "step"), "kind must be one of"),
         (
             lambda: Schedule(1.0, 3, warm_up=4),
-            "warm_up must be a whole number from 0 to 3, got 4",
+            "warm_up must be a whole .* 0 to 3, got 4",
         ),
     ],
 )

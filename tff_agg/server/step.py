@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from tff_agg import averaging, backends, checks
+from tff_agg import averaging, backends, checks, structure
 from tff_agg.aliases import JsonObject, Scalar, Structure
 from tff_agg.server.optimisers import Optimiser, momentum
 from tff_agg.server.schedules import Schedule
