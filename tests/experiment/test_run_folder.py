@@ -193,6 +193,7 @@ def test_the_report_says_how_many_rounds_are_done(run, make_task, tmp_path):
     for page in seen:
         assert re.search(r"after \d+ rounds", page) is None
         assert "of the 6 planned rounds are done is in the run's `ledger.jsonl`" in page
+        assert "noise from AES-256-CTR" in page
     content = json.loads((folder / "privacy_report.json").read_text())
     assert content["guarantee"]["rounds_done"] == 2
     assert "after 2 rounds" in (folder / "privacy_report.md").read_text()

@@ -18,15 +18,10 @@ import filelock
 
 from tff_agg import files
 from tff_agg.aliases import Json, JsonObject
-from tff_agg.privacy import words as report_words
+from tff_agg.privacy import prose
+from tff_agg.privacy.accounting import RHO_NOTE
 from tff_agg.privacy.plan import Plan
-from tff_agg.privacy.searches import SearchCost, shared_users_in_words
-
-STARTS = "The weights that training starts from owe nothing to the protected data"
-SO_FAR = (
-    "Figures after some rounds are for a stopping round that was fixed in advance. If "
-    "a run is stopped because of what it showed, the figures of the whole plan hold."
-)
+from tff_agg.privacy.searches import SearchCost
 
 # Figures that plans of one kind have, and their titles.
 _OF_SOME_PLANS = {
@@ -43,6 +38,7 @@ def report(
     sampler_checked: bool = False,
     released: str = "the model after every round, and everything computed from these",
     initial_weights: str | None = None,
+    cipher: str | None = None,
     extra_assumptions: Sequence[str] = (),
     also_not_covered: Sequence[str] = (),
     shared_users: Mapping[str, int] | None = None,
@@ -59,6 +55,7 @@ def report(
       released: What leaves the server.
       initial_weights: Where the weights of round 0 came from, in words; None where
         nothing is known of it.
+      cipher: Which cipher makes the noise; None where none does.
       extra_assumptions: Further sentences on what is assumed.
       also_not_covered: Further sentences on what is not covered.
       shared_users: For each set of data that models are scored on ('heldout', 'test'),
@@ -71,9 +68,23 @@ def report(
       17.6476
     """
     whole = plan.to_json()
-    words = report_words.report_words(plan)
-    enforced = list(words.enforced)
-    assumed = [*words.assumed, _start(initial_weights), *extra_assumptions]
+    delta_of_releases = math.fsum(r.delta for r in plan.releases)
+    words: dict[str, Any] = prose.blocks(
+        plan.accounting.words,
+        no_guarantee=plan.no_guarantee,
+        rounds=plan.rounds,
+        rho=plan.rho,
+        training_rho=plan.training_rho,
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        releases=plan.releases,
+        delta_of_releases=delta_of_releases,
+        rho_note=RHO_NOTE[:-1],
+        cipher=cipher,
+    )
+    enforced = words["enforced"]
+    first_weights = prose.paragraph("first_weights", initial_weights=initial_weights)
+    assumed = [*words["assumed"], first_weights, *extra_assumptions]
     if plan.noise_seed_is_known:
         assumed.insert(
             0,
@@ -87,49 +98,39 @@ def report(
         assumed.append(schema + " No sampler was checked against it.")
     return {
         "run": dict(run or {}),
-        "setting": words.setting,
+        "setting": words["setting"],
         "guarantee": {
-            "statement": words.statement,
+            "statement": words["statement"],
             "rho": whole["rho"],
             "epsilon": whole["epsilon"],
             "delta": plan.delta,
-            "delta_of_releases": math.fsum(r.delta for r in plan.releases),
+            "delta_of_releases": delta_of_releases,
             "rounds_planned": plan.rounds,
             "rounds_done": rounds_done,
             **_so_far(plan, rounds_done),
-            "so_far": SO_FAR,
+            "so_far": prose.paragraph("so_far"),
         },
         "releases": [release.to_json() for release in plan.releases],
         "evaluation": {
             "users_shared_with_training": None
             if shared_users is None
             else dict(shared_users),
-            "statement": shared_users_in_words(shared_users),
+            "statement": prose.paragraph("scored_on", shared=shared_users),
         },
-        "unit": words.unit,
+        "unit": words["unit"],
         "adjacency": plan.adjacency,
         "released": released,
         "accounting": {
-            "method": words.accounting,
+            "method": words["accounting"],
             "epsilon_by_conversion": whole["epsilon_by_conversion"],
             "headline": "tight",
         },
         "plan": whole,
         "enforced": enforced,
         "assumed": assumed,
-        "not_covered": [*words.not_covered, *also_not_covered],
+        "not_covered": [*words["not_covered"], *also_not_covered],
         "tuning": dict(searches or {}),
     }
-
-
-def _start(initial_weights: str | None) -> str:
-    """Returns what is assumed of the weights of round 0."""
-    if initial_weights is not None:
-        return f"{STARTS}: {initial_weights}."
-    return (
-        f"{STARTS}. Where they came from is not on record; if they were trained on "
-        "these data, that was a release, and no figure here counts it."
-    )
 
 
 def _so_far(plan: Plan, done: int | None) -> dict[str, float | None]:
@@ -171,7 +172,7 @@ def markdown(content: Mapping[str, Any]) -> str:
             "This page was written while the run was under way: how many of the "
             f"{planned} planned rounds are done is in the run's `ledger.jsonl`.",
         ]
-    lines += ["", guarantee.get("so_far", SO_FAR)]
+    lines += ["", guarantee.get("so_far") or prose.paragraph("so_far")]
     lines += ["", "ε of the whole plan by conversion:", ""]
     conversions = content["accounting"]["epsilon_by_conversion"].items()
     lines += _table(("conversion", "ε"), [(k, _figure(v)) for k, v in conversions])
@@ -198,7 +199,9 @@ def markdown(content: Mapping[str, Any]) -> str:
         ("not_covered", "Not covered"),
     ):
         lines += ["", f"## {title}", "", *(f"- {item}" for item in content[key])]
-    scored_on = content.get("evaluation", {"statement": shared_users_in_words(None)})
+    scored_on = content.get("evaluation") or {
+        "statement": prose.paragraph("scored_on", shared=None)
+    }
     lines += ["", "## Evaluation data", "", scored_on["statement"]]
     lines += ["", "## Tuning", "", *_tuning(content.get("tuning", {}))]
     if found := content.get("audit"):

@@ -8,46 +8,11 @@ their ρ add up, and ε follows from the sum as for one plan.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tff_agg import checks
 from tff_agg.aliases import JsonObject
-from tff_agg.privacy import losses
-
-
-def shared_users_in_words(shared: Mapping[str, int] | None) -> str:
-    """Returns whose data scores are computed on, and what follows for the guarantee.
-
-    Args:
-      shared: For each set of data that models are scored on, how many of its users are
-        users of the training data; None if not counted.
-
-    Example:
-      >>> shared_users_in_words({'heldout': 0, 'test': 0})[:45]
-      'No user of the training data is in the heldou'
-    """
-    without = (
-        "Scores are computed without noise: the people behind the data that models are "
-        "scored on are used without privacy protection, and no figure here covers them."
-    )
-    if shared is None:
-        return (
-            "Whether users of the training data are also in the validation or test "
-            f"data was not counted. {without} If there are such users, scores and "
-            "whatever is chosen by them depend on training users' data without noise. "
-            "On public data nothing is lost by that."
-        )
-    sets = " or ".join(f"the {name}" for name in shared)
-    if not any(shared.values()):
-        return (
-            f"No user of the training data is in {sets} data. {without} On public data "
-            "nothing is lost by that."
-        )
-    counts = " and ".join(f"{n:,} are also in the {name}" for name, n in shared.items())
-    return (
-        f"Of the users of the training data, {counts} data: scores there are computed "
-        f"on training users' data. {without} The guarantee of a run does not cover "
-        "what these scores, or a choice made by them, reveal about those users."
-    )
+from tff_agg.privacy import losses, prose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,30 +77,10 @@ def training_search(
     each, together = (
         _epsilon(x, delta, delta_of_releases, is_gaussian) for x in (rho, total)
     )
-    if math.isinf(rho):
-        text = (
-            f"The aggregation in training was chosen among {runs} runs, of which at "
-            "least one has no guarantee (no noise, or a known noise seed); neither has "
-            "their choice."
-        )
-    elif runs == 1:
-        text = (
-            f"One private training run was looked at; its guarantee of ε = {each:.2f} "
-            f"at δ = {delta:g} ({rho:.4g}-zCDP) stands as it is."
-        )
-    else:
-        text = (
-            f"The aggregation in training was chosen among {runs} private runs, each "
-            f"with ε = {each:.2f} at δ = {delta:g} ({rho:.4g}-zCDP). The choice "
-            "depends on all of them, so the guarantee of one run does not cover the "
-            f"model that was chosen. By plain composition all {runs} runs together "
-            f"are {total:.4g}-zCDP, which is ε = {together:.2f} at δ = {delta:g}; "
-            "that may be claimed for the chosen model, whichever users the runs share. "
-            "Where the parameters were taken over from another data set, or from the "
-            "literature, the guarantee of one run holds."
-        )
-    text += " " + shared_users_in_words(shared_users)
-    return SearchCost("training", runs, runs, rho, total, delta, each, together, text)
+    return _cost(
+        "training", shared_users, runs=runs, points=runs, rho=rho, rho_total=total,
+        delta=delta, epsilon=each, epsilon_total=together,
+    )  # fmt: skip
 
 
 def inference_search(
@@ -168,46 +113,18 @@ def inference_search(
     each, together = (
         _epsilon(x, delta, delta_of_releases, is_gaussian) for x in (rho, total)
     )
-    read = "one private run" if runs == 1 else f"{runs} private runs"
-    if math.isinf(total):
-        read = "one run" if runs == 1 else f"{runs} runs"
-    text = (
-        f"{points} ways to aggregate checkpoints at inference were compared on "
-        f"validation data, over the checkpoints of {read}. "
-    )
-    if math.isinf(total):
-        text += (
-            "There are runs without a guarantee among them (no noise, or a known noise "
-            "seed): nothing is guaranteed."
-        )
-    elif runs == 1:
-        text += (
-            f"They only read checkpoints that the run's guarantee of ε = {each:.2f} at "
-            f"δ = {delta:g} ({rho:.4g}-zCDP) covers already: reading them is "
-            f"post-processing{_free(shared_users)}, however many ways are compared; "
-            "that guarantee stands as it is. (If the run itself was chosen among "
-            "several, the figure of that search takes its place.)"
-        )
-    else:
-        text += (
-            "The choice depends on all of these runs, so for a model that uses it the "
-            "guarantee of one run is not enough: by plain composition all "
-            f"{runs} together are {total:.4g}-zCDP, which is ε = {together:.2f} at "
-            f"δ = {delta:g} (one alone: ε = {each:.2f}). Beyond that, reading the "
-            f"checkpoints is post-processing{_free(shared_users)}, however many ways "
-            "are compared."
-        )
-    text += " " + shared_users_in_words(shared_users)
-    return SearchCost(
-        "inference", runs, points, rho, total, delta, each, together, text
-    )
+    return _cost(
+        "inference", shared_users, runs=runs, points=points, rho=rho, rho_total=total,
+        delta=delta, epsilon=each, epsilon_total=together,
+    )  # fmt: skip
 
 
-def _free(shared: Mapping[str, int] | None) -> str:
-    """Returns what comparing costs training users: nothing if none is scored on."""
-    if shared is not None and not any(shared.values()):
-        return " and costs the users of the training data no privacy"
-    return ", and costs no privacy to users on whose data nothing is scored"
+def _cost(
+    algorithm: str, shared: Mapping[str, int] | None, **figures: Any
+) -> SearchCost:
+    """Returns the figures of a search together with what they mean."""
+    text = prose.paragraph(f"{algorithm}_search", shared=shared, **figures)
+    return SearchCost(algorithm, paragraph=text, **figures)
 
 
 def _epsilon(

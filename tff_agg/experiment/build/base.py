@@ -10,6 +10,7 @@ from tff_agg import fields, privacy
 from tff_agg.aliases import JsonObject, Structure
 from tff_agg.experiment.build.process import Cohort, Process, by_state
 from tff_agg.experiment.task import Task
+from tff_agg.noise import seeds
 
 if TYPE_CHECKING:
     from tff_agg.experiment.build.compiled import Compiled
@@ -88,6 +89,19 @@ class Build(abc.ABC, Generic[T]):
     def running(self) -> contextlib.AbstractContextManager[None]:
         """Inside the block the process runs where the configuration says."""
         return contextlib.nullcontext()
+
+    @property
+    def cipher(self) -> str | None:
+        """Which cipher makes the noise; None where none does."""
+        words = seeds.words_of(None, self.plan.noise_seed_is_known, self._noise_words)
+        if words < seeds.CIPHER_WORDS or not self.plan.noise_multiplier:
+            return None
+        return seeds.generator_name(words)
+
+    @property
+    def _noise_words(self) -> int | None:
+        """How many words the noise's seed has; None as many as is usual."""
+        return None
 
     def model_facts(self) -> JsonObject:
         """Returns what of the task a run's identity holds."""

@@ -65,6 +65,10 @@ class FederatedBuild(Build[UserTask]):
         config = self.task.config
         return config.noise_seed_is_known, config.runtime == "worker"
 
+    @property
+    def _noise_words(self) -> int | None:
+        return _noise_words(self.task.config)
+
     def build_process(self) -> "tff.learning.templates.LearningProcess":
         """Builds the TFF process."""
         from tff_agg.federated import process, trainers
@@ -107,9 +111,14 @@ def server_arguments(config: TrainConfig, step: ServerStep) -> ServerArguments:
         "server_optimizer": step.optimiser,
         "step_from": step.step_from,
         "on_non_finite": config.on_non_finite,
-        # TFF's worker is another program: it cannot run the cipher.
-        "noise_words": seeds.KNOWN_WORDS if config.runtime == "worker" else None,
+        "noise_words": _noise_words(config),
     }
+
+
+def _noise_words(config: TrainConfig) -> int | None:
+    """Returns how many words the noise's seed has; None as many as is usual."""
+    # TFF's worker is another program: it cannot run the cipher.
+    return seeds.KNOWN_WORDS if config.runtime == "worker" else None
 
 
 def first_state(

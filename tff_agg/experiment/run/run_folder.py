@@ -301,6 +301,7 @@ class RunFolder:
             rounds_done=rounds_done,
             sampler_checked=True,
             initial_weights=facts.initial_weights,
+            cipher=built.cipher,
             also_not_covered=facts.not_covered,
             shared_users=facts.shared_users,
             run={"clients": built.sampler.describe(), "data": task.fingerprint[:16]},
