@@ -89,6 +89,15 @@ def test_lines_are_compared_with_those_that_are_named():
     ]
 
 
+def test_a_title_may_be_wider_than_its_table():
+    title = "the widths of what is told of the few that there are"
+    table = Table(["N"], [["2"]], title)
+    assert render(table, width=80).splitlines()[0] == title
+    narrow = render(table, width=30).splitlines()
+    assert [len(line) <= 30 for line in narrow] == [True] * 5
+    assert " ".join(narrow[:2]) == title
+
+
 def test_what_stands_out_is_bold_on_a_terminal_and_plain_elsewhere(monkeypatch):
     table = Table(["name", "value"], [["a", "1"], ["b", "2"]], marked=[(1, 1)])
     assert "\x1b" not in show.render(table)

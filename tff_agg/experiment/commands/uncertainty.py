@@ -14,10 +14,8 @@ alone, beside the standard deviation that they give the metrics (metrics.csv).
 """
 
 import contextlib
-import csv
 import dataclasses
 import functools
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -297,29 +295,29 @@ def write(findings: Findings, out: str) -> None:
     """Writes widths.csv and widths.png, and metrics.csv for a single run."""
     from matplotlib import ticker
 
-    from tff_agg.experiment.study import figures
+    from tff_agg.experiment.study import figures, show
+    from tff_agg.experiment.study.show import Table
 
     folder = files.results_folder(out)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["estimator", "models", "repeat", "width"])
     found = findings.widths
     estimators = _estimators(found)
-    for name, values in estimators.items():
-        for repeat, row in enumerate(values):
-            for n, width in zip(found.sizes, row, strict=True):
-                writer.writerow([name, n, repeat, width])
-    files.write_text(folder / "widths.csv", text.getvalue())
+    rows: list[list[object]] = [
+        [name, n, repeat, width]
+        for name, values in estimators.items()
+        for repeat, widths in enumerate(values)
+        for n, width in zip(found.sizes, widths, strict=True)
+    ]
+    header = ["estimator", "models", "repeat", "width"]
+    show.save(Table(header, rows), folder / "widths.csv")
     if findings.spreads:
-        lines = [
-            "metric,last,standard_deviation,of_mean,checkpoints,first_round,last_round"
-        ]
-        lines += [
-            f"{s.metric.name},{s.last},{s.deviation},{s.of_mean},{len(s.rounds)},"
-            f"{s.rounds[0]},{s.rounds[-1]}"
+        header = ["metric", "last", "standard_deviation", "of_mean"]
+        header += ["checkpoints", "first_round", "last_round"]
+        rows = [
+            [s.metric.name, s.last, s.deviation, s.of_mean, len(s.rounds), *ends]
             for s in findings.spreads
+            for ends in [(s.rounds[0], s.rounds[-1])]
         ]
-        files.write_text(folder / "metrics.csv", "\n".join(lines) + "\n")
+        show.save(Table(header, rows), folder / "metrics.csv")
     figure, (axis,) = figures.new_figure(1)
     for name, values in estimators.items():
         errors = [_error(values[:, i]) for i in range(len(found.sizes))]

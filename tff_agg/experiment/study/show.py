@@ -9,6 +9,7 @@ import csv
 import io
 import os
 import pathlib
+import textwrap
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple, TypeVar
@@ -342,8 +343,6 @@ def _on_terminal(table: Table, width: int | None) -> str:
     if width is None:
         width = terminal.width if terminal.is_terminal else WIDTH
     layout = Layout(
-        title=Text(visible(table.title)) if table.title else None,
-        title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
@@ -365,7 +364,10 @@ def _on_terminal(table: Table, width: int | None) -> str:
     console = Console(width=max(width, least), force_jupyter=False)
     with console.capture() as shown:
         console.print(layout)
-    return "\n".join(line.rstrip() for line in shown.get().splitlines())
+    lines = [line.rstrip() for line in shown.get().splitlines()]
+    # A title may be wider than what it is of.
+    title = textwrap.wrap(visible(table.title), max(width, least))
+    return "\n".join([*title, *lines])
 
 
 def _widths(
