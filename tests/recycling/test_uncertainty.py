@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from tff_agg.recycling import uncertainty
+from tff_agg.recycling import theory, uncertainty
 
 _CONTRACTION = 0.9
 
@@ -136,7 +136,7 @@ def test_bias_falls_as_the_separation_grows():
 
 
 def test_the_times_of_the_theorem():
-    found = uncertainty.mixing(4.0, 10, start_distance=3.0, bias=0.1, constant=2.0)
+    found = theory.mixing(4.0, 10, start_distance=3.0, bias=0.1, constant=2.0)
     common = 1 / 8 + 2 * math.log(10)
     first = common + math.log(2 * 4 * (9 + 10 * math.log(4)))
     between = common + math.log(2 * 4 * (math.log(10) + 10 * math.log(4)))
@@ -144,18 +144,18 @@ def test_the_times_of_the_theorem():
     for bad in ({"smoothness": 0.5}, {"dimension": 0}, {"bias": 1.0}):
         arguments = {"smoothness": 2.0, "dimension": 5, "bias": 0.1} | bad
         with pytest.raises(ValueError, match="must be at least 1"):
-            uncertainty.mixing(**arguments, start_distance=1.0)
+            theory.mixing(**arguments, start_distance=1.0)
 
 
 def test_one_run_gives_more_samples_than_its_rounds_give_runs():
-    assert uncertainty.samples(2000, 400, 20) == (81, 5)
-    assert uncertainty.samples(2000, 2000, 1) == (1, 1)
+    assert theory.samples(2000, 400, 20) == (81, 5)
+    assert theory.samples(2000, 2000, 1) == (1, 1)
     # About t_1/γ times as many.
     for burn_in, gap in ((100, 10), (50, 5), (250, 50)):
-        found = uncertainty.samples(10_000, burn_in, gap)
+        found = theory.samples(10_000, burn_in, gap)
         assert found.checkpoints / found.runs == pytest.approx(burn_in / gap, rel=0.05)
     with pytest.raises(ValueError, match=r"burn_in .* got 0"):
-        uncertainty.samples(10, 0, 1)
+        theory.samples(10, 0, 1)
 
 
 @hypothesis.settings(deadline=None)
@@ -164,9 +164,9 @@ def test_the_suggested_number_minimises_the_bound(c1, c2, ratio):
     total = ratio * c1
     if 3 * total <= c2:
         with pytest.raises(ValueError, match="total"):
-            uncertainty.suggested_count(total, c1, c2)
+            theory.suggested_count(total, c1, c2)
         return
-    found = uncertainty.suggested_count(total, c1, c2)
+    found = theory.suggested_count(total, c1, c2)
 
     def bound(k):
         return 1 / k + 3 * math.exp(-(total / k - c1) / c2)
@@ -181,10 +181,10 @@ def test_the_suggested_number_minimises_the_bound(c1, c2, ratio):
 
 def test_a_run_too_short_for_any_bound_is_refused():
     with pytest.raises(ValueError, match=r"2·c1"):
-        uncertainty.suggested_count(19, c1=10, c2=1)
-    assert uncertainty.suggested_count(20, c1=10, c2=1).checkpoints == 2
+        theory.suggested_count(19, c1=10, c2=1)
+    assert theory.suggested_count(20, c1=10, c2=1).checkpoints == 2
     with pytest.raises(ValueError, match="positive"):
-        uncertainty.suggested_count(19, c1=0, c2=1)
+        theory.suggested_count(19, c1=0, c2=1)
 
 
 def naive_widths(models, sizes):

@@ -27,7 +27,7 @@ from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
-from tff_agg.recycling import uncertainty
+from tff_agg.recycling import theory, uncertainty
 from tff_agg.recycling.methods import Progress
 from tff_agg.recycling.metrics import Metric
 from tff_agg.recycling.series import IN_WORDS
@@ -174,7 +174,7 @@ def compare(
         both = uncertainty.Comparison(tuple(sizes), nothing, alone(0).means[None])
         return Findings(
             both, spreads(opened[0], config, bars(0), max(sizes)),
-            (bars(0).in_words(), *theory(opened[0], config, bars(0)), whose),
+            (bars(0).in_words(), *theory_lines(opened[0], config, bars(0)), whose),
         )  # fmt: skip
     both = uncertainty.compare_estimators(
         range(len(opened)),
@@ -221,12 +221,12 @@ def spreads(
     return tuple(spread(metric) for metric in run.task.metrics)
 
 
-def theory(
+def theory_lines(
     run: runs.Run, config: UncertaintyConfig, bars: error_bars.ErrorBars
 ) -> list[str]:
     """Says what Theorem 5.1 says of the run."""
     rounds, burn_in = bars.rounds[-1], max(1, bars.burn_in)
-    counts = uncertainty.samples(rounds, burn_in, bars.separation)
+    counts = theory.samples(rounds, burn_in, bars.separation)
     found = [
         f"From {rounds} rounds of one budget: {counts.checkpoints} checkpoints "
         f"(1 + (T − t_1)/γ, t_1 = {burn_in}, γ = {bars.separation}), or {counts.runs} "
@@ -235,7 +235,7 @@ def theory(
     if config.smoothness:
         start, end = run.task.initial_weights(), run.load(rounds, config.series)
         apart = sum(float(np.square(end[n] - start[n]).sum()) for n in end)
-        times = uncertainty.mixing(
+        times = theory.mixing(
             config.smoothness, run.task.num_parameters, apart**0.5, config.bias
         )
         found.append(
