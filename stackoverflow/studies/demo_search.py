@@ -58,7 +58,8 @@ def _grid(
     names: str, shared: Mapping[str, Any], *rows: tuple[float, ...], **fixed: Any
 ) -> Grid:
     candidates = (fixed | dict(zip(names.split(), row, strict=True)) for row in rows)
-    return Grid(shared, tuple(candidates))
+    # Candidates say what is fixed as well, for the words of the table.
+    return Grid({**shared, **fixed}, tuple(candidates))
 
 
 _RATE = "server_momentum server_learning_rate"
