@@ -30,6 +30,7 @@ from stackoverflow.studies.scales import (
     SCALES,
     UTA,
     configuration,
+    refuse_none,
     store_of,
 )
 from stackoverflow.task import StackOverflow, StackOverflowConfig
@@ -82,6 +83,10 @@ class Fair(StudyOptions):
     store: str = described("", "the token store; tiny: empty for embedded data")
     epsilons: tuple[str, ...] = described(EPSILONS, "the privacy levels", EPSILONS)
     shift: bool = described(False, "with the periodic shift")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_none(epsilons=self.epsilons)
 
     def prepared(self) -> "Fair":
         """Returns the options with a token store."""

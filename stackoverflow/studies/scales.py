@@ -8,9 +8,10 @@ of that population.
 
 import csv
 import dataclasses
+import functools
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stackoverflow.task import StackOverflowConfig
@@ -20,6 +21,8 @@ from tff_agg.recycling import grids
 from tff_agg.recycling.methods import Method, parse_methods
 
 HERE = pathlib.Path(__file__).parents[1]
+#: The paper's tables, and whether their runs are under the shift.
+TABLES: Mapping[str, bool] = {"stackoverflow": False, "pds": True}
 EPSILONS = ("inf", "18.9", "8.2")
 BASELINE, EMA, UTA = "baseline", "EMA_tr", "UTA_tr"
 #: By a training's name, that of its flag files.
@@ -40,7 +43,7 @@ class Scale:
       ema: The grid of EMA_inf.
       outputs: The numbers of checkpoints that OPA and OMV combine.
       changes: What it changes in the flag files.
-      examples: Of the validation and of the test sample of the paper's tables.
+      examples: Of the validation and of the test sample of the paper's tables, at most.
       span: How many of the last rounds count; 0: the last one alone.
       every: The rounds between two that count.
       period: Of the shift, where it is not the flag file's.
@@ -75,11 +78,22 @@ class Scale:
             every = (self.period or StackOverflowConfig.pds_period) // (steps + 1)
             span = steps * every
 
-        def counted(config: RunConfig) -> tuple[int, ...]:
-            first = max(config.rounds - span, 0)
-            return tuple(sorted(range(config.rounds, first - 1, -every)))
+        return functools.partial(_last_rounds, span=span, every=every)
 
-        return counted
+    def drawn(self, *, shift: bool) -> Callable[[RunConfig], tuple[int, ...]]:
+        """Returns which rounds of a run stand in the pictures of its last rounds.
+
+        They are those that count, or those of a period where the last alone counts.
+        """
+        if self.span:
+            return self.rounds(shift=shift)
+        span = self.period or StackOverflowConfig.pds_period
+        return functools.partial(_last_rounds, span=span, every=span // 10)
+
+
+def _last_rounds(config: RunConfig, *, span: int, every: int) -> tuple[int, ...]:
+    first = max(config.rounds - span, 0)
+    return tuple(sorted(range(config.rounds, first - 1, -every)))
 
 
 SCALES: Mapping[str, Scale] = {
@@ -88,6 +102,8 @@ SCALES: Mapping[str, Scale] = {
         uta=_grid("uta", grids.KS),
         ema=_grid("ema", grids.INFERENCE_BETAS),
         outputs=grids.KS,
+        # All sentences of the users for validation, and all test data.
+        examples=100_000_000,
         # EMA folds over all checkpoints.
         changes={"keep_last": 0, "keep_every": 0},
     ),
@@ -148,6 +164,13 @@ def configuration(
     if shift and sizes.period is not None:
         changes["pds_period"] = sizes.period
     return dataclasses.replace(config, store=store, **changes)
+
+
+def refuse_none(**options: Sequence[str]) -> None:
+    """Refuses an option of several values that has none."""
+    for name, values in options.items():
+        if not values:
+            raise ValueError(f"{name} must be at least one; got none")
 
 
 def store_of(scale: str, store: str, out: str) -> str:

@@ -6,10 +6,12 @@ import pytest
 
 from stackoverflow.studies import fair
 from stackoverflow.studies.scales import EPSILONS, configuration
+from tests.golden.compare import differences, golden
 from tests.study.tiny_studies import Told
 from tff_agg.experiment.study import report as reports
-from tff_agg.experiment.study.declare import BROADCAST
+from tff_agg.experiment.study.declare import BROADCAST, validated
 from tff_agg.experiment.study.search import perform, results
+from tff_agg.recycling.methods import Method
 
 
 def options(**changes):
@@ -181,3 +183,70 @@ def test_the_command_searches_tests_and_shows_the_tables(
     assert run(dataclasses.replace(given, dry_run=True)) == 0
     assert "0 s in all" in capsys.readouterr().out
     assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "scores").iterdir()}
+
+
+def old_name(arm, settings, model):
+    """Names a candidate as the old code did."""
+    clip, rate = settings["clip_norm"], settings["server_learning_rate"]
+    if model == "last":
+        model = "broadcast"
+    elif ":" in model:
+        model = Method.parse(model).title
+    return f"{arm.name}, clip {clip:g}, rate {rate:g}: {model}"
+
+
+@pytest.fixture
+def two_arms(monkeypatch, tiny_scale, token_store, tmp_path):
+    whole = fair.trainings(shift=True)
+    few = {name: whole[name] for name in ("baseline", "UTA_tr")}
+    monkeypatch.setattr(fair, "trainings", lambda shift: few)
+    monkeypatch.setattr(fair, "GRIDS", {"18.9": ((0.3, 2.0), (1.0, 0.5))})
+    return fair.Fair(
+        scale="tiny", seeds=2, store=token_store, out=str(tmp_path),
+        epsilons=("18.9",), shift=True,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_figures(two_arms, tmp_path):
+    study = fair.declare(two_arms)
+    found = perform(study, tmp_path)
+    metrics = [metric.name for metric in study.task.metrics]
+    figures = {}
+    for line in found.lines:
+        why = line.note or "chosen"
+        chosen = found.chosen[line]
+        model = "broadcast" if line.use == BROADCAST else str(chosen.method)
+        name = f"chosen {old_name(line.arm, chosen.settings, model)} ({why})"
+        for metric in metrics:
+            for settings, method, (value,) in found.candidates(line, metric):
+                key = old_name(line.arm, settings, method)
+                figures[key, "100", "heldout", "mean", metric] = repr(value)
+            for seed, value in enumerate(found.values(line, metric)):
+                figures[name, str(seed), "test", "mean", metric] = repr(value)
+    for name, line in fair.steps(found).items():
+        chosen = found.chosen[line]
+        model = "broadcast" if line.use == BROADCAST else str(chosen.method)
+        is_line = old_name(line.arm, chosen.settings, model)
+        figures[f"step {name}", "0", "", "", "is"] = is_line
+    # The curves of the search: the same runs, asked at more rounds.
+    curves = dataclasses.replace(
+        study, rounds=validated, lines=[x for x in study.lines if x.use == BROADCAST],
+        final=None, also=lambda *_: (),
+    )  # fmt: skip
+    more = perform(curves, tmp_path)
+    for row in more.frame.iter_rows(named=True):
+        of = row["seed"], row["split"], row["group"], row["series"]
+        if of != (100, "heldout", "all", "aggregate"):
+            continue
+        if row["metric"] not in ("accuracy", "loss"):
+            continue
+        words = dict(part.split("=") for part in row["settings"].split())
+        settings = {name: float(value) for name, value in words.items()}
+        arms = {x.arm for x in study.lines if x.arm.name == row["arm"] and not x.note}
+        (arm,) = arms
+        key = old_name(arm, settings, "last")
+        figures[key, "100", "heldout", str(row["round"]), row["metric"]] = repr(
+            row["value"]
+        )
+    assert differences(figures, golden("fair")) == {}

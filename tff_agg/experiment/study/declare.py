@@ -284,7 +284,8 @@ class Study:
         task's own.
       rounds: The rounds of a configuration over which a value is the mean.
       examples: The size of the sample by split.
-      also: Further questions to a chosen run: for curves.
+      also: Further questions to a chosen run: for curves. The line that it is given
+        uses the chosen method alone.
       final: The data that chosen lines are judged on. None: a search alone.
       train: How models come about: `saved()`, `in_memory()`, `loaded()` of
         `tff_agg.experiment.study.train`, or a task's own.

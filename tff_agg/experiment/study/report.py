@@ -1,7 +1,7 @@
 """What a study shows: tables on the terminal and in files, pictures, a few words."""
 
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tff_agg.experiment.study import show
@@ -21,18 +21,20 @@ class Report(NamedTuple):
       data: By the file's name, what is for programs, and written as CSV.
       figures: By the file's name, what draws it into a file.
       text: What is said below the tables.
+      details: By the file's name, what is written as Markdown and not shown.
     """
 
     tables: dict[str, Table]
     data: dict[str, Table]
     figures: dict[str, Draw]
     text: str = ""
+    details: Mapping[str, Table] = {}
 
 
 def write(report: Report, out: pathlib.Path) -> None:
     """Writes tables and pictures."""
     out.mkdir(parents=True, exist_ok=True)
-    for name, table in report.tables.items():
+    for name, table in {**report.tables, **report.details}.items():
         show.save(table, out / f"{name}.md")
     for name, table in report.data.items():
         show.save(table, out / f"{name}.csv")

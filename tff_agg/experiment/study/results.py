@@ -194,6 +194,11 @@ class Results:
         found = map(self._standing.folder, trials)
         return [folder for folder in found if folder is not None]
 
+    def runs(self, line: Line) -> list[str]:
+        """Returns the names of a chosen line's runs, by which their scores go."""
+        found = map(self._standing.name, self._trials(line, self.chosen[line].settings))
+        return [name for name in found if name is not None]
+
     def looks(self, line: Line) -> int:
         """Counts the settings and methods of a line that were ever tested."""
         final = self.study.final

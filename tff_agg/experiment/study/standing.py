@@ -1,5 +1,6 @@
 """How a study stands: its runs by name, their scores, and what has failed."""
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -89,9 +90,10 @@ class Standing:
         if study.final is None:
             return []
         use = Use((chosen.method,), line.use.series)
+        alone = dataclasses.replace(line, use=use)
         asked = []
         for trial in study.trials(line, chosen.settings, study.seeds):
-            more = study.also(line, trial.seed, self.task(trial).config)
+            more = study.also(alone, trial.seed, self.task(trial).config)
             asked.append((trial, [self.question(trial, use, study.final), *more]))
         return asked
 
