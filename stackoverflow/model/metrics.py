@@ -111,7 +111,7 @@ def finalize(totals: Mapping[str, float]) -> dict[str, float]:
     """Turns sums into metrics; what nothing was counted for is NaN.
 
     Returns:
-      `accuracy` (the paper's: without end of sentence and out of vocabulary),
+      `accuracy` (of earlier work: without end of sentence and out of vocabulary),
       `accuracy_with_oov` (out of vocabulary counted), `accuracy_all` (end of sentence
       counted too), `loss` (the mean cross entropy over all real tokens), `perplexity`
       and `tokens`.

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 STUDIES: Mapping[str, str] = {
-    name: f"{__name__}.{name}" for name in ("demo", "demo_search", "fair")
+    name: f"{__name__}.{name}"
+    for name in ("demo", "demo_search", "fair", "paper", "schedule")
 }
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from stackoverflow.paper_tables import SCALES
 from stackoverflow.task import StackOverflow
 from tests import tiny_stores
-from tests.experiment import tiny_tables, train_binary
+from tests.experiment import train_binary
 from tff_agg.experiment.build import Compiled
 
 
@@ -42,10 +41,3 @@ def cache():
     """Shared by all runs here, to save time; each run's state is its own."""
     with Compiled() as made:
         yield made
-
-
-@pytest.fixture
-def table_config(monkeypatch, token_store, tmp_path):
-    """A table of one row that takes seconds."""
-    monkeypatch.setitem(SCALES, "tiny", tiny_tables.scale())
-    return tiny_tables.config(token_store, str(tmp_path))

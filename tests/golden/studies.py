@@ -34,85 +34,6 @@ def row(line, seed, split, number, metric, value) -> Row:
     return (line, seed, split, str(number), metric, text)
 
 
-# The fair comparison: runs in memory.
-
-
-def fair(tmp: pathlib.Path) -> Iterator[Row]:
-    from stackoverflow import beyond, fair_report
-    from stackoverflow import fair as old
-    from stackoverflow.paper_tables import SCALES, ReproduceConfig
-    from tests import tiny_stores
-    from tests.experiment import tiny_tables
-
-    SCALES["tiny"] = tiny_tables.scale()
-    whole = old.arms(shift=True)
-    old.arms = lambda shift: {name: whole[name] for name in ("baseline", "UTA_tr")}
-    old.GRIDS = {"18.9": ((0.3, 2.0), (1.0, 0.5))}
-    store = tiny_stores.make_store(tmp / "data", users=250, words=40)
-    config = ReproduceConfig("fair", "tiny", 2, store, str(tmp), ("18.9",), shift=True)
-    found = old.search(config, "18.9")
-    paper = old.published(config, "18.9")
-    lines = old.lines_of(found, paper)
-    for one in found:
-        for model, values in one.values.items():
-            for metric, value in values.items():
-                name = f"{one.point}: {model}"
-                yield row(name, 100, "heldout", "mean", metric, value)
-        for number, values in one.curve:
-            for metric, value in values.items():
-                if metric in ("accuracy", "loss"):
-                    name = f"{one.point}: broadcast"
-                    yield row(name, 100, "heldout", number, metric, value)
-    scores = fair_report.scores_of(lines, old.tests_of(config, "18.9", lines))
-    for line, seeds in scores.items():
-        for seed, values in enumerate(seeds):
-            name = f"chosen {line.point}: {line.model} ({line.why})"
-            for metric, value in values.items():
-                yield row(name, seed, "test", "mean", metric, value)
-    for name, line in beyond.steps(found, lines).items():
-        yield row(f"step {name}", 0, "", "", "is", f"{line.point}: {line.model}")
-
-
-# A table of the paper: saved runs, recycled.
-
-
-def paper(tmp: pathlib.Path) -> Iterator[Row]:
-    from stackoverflow import reproduce, table_report
-    from stackoverflow.paper_tables import SCALES
-    from tests import tiny_stores
-    from tests.experiment import tiny_tables
-
-    SCALES["tiny"] = tiny_tables.scale()
-    store = tiny_stores.make_store(tmp / "data", users=250, words=40)
-    config = tiny_tables.config(store, str(tmp))
-    reproduce.train_all(config, config.runs())
-    table_report.report(config)
-    everything = table_report.recycle_all(config)
-    for first, one in everything.items():
-        for found in one.rows:
-            method = _method(found["method"], found["parameter"])
-            for metric in ("accuracy", "accuracy_with_oov", "loss"):
-                if metric in found:
-                    line = f"{first.training}/{method}"
-                    yield row(
-                        line, found["seed"], "heldout", found["round"], metric,
-                        found[metric],
-                    )  # fmt: skip
-        for method, tests in one.tests.items():
-            chosen = one.chosen[method]
-            line = f"{first.training}/{method}"
-            yield row(line, 0, "", "", "chosen", _method(method, chosen.parameter))
-            for seed, values in enumerate(tests):
-                for metric, value in values.items():
-                    yield row(line, seed, "test", "mean", metric, value)
-    cells = table_report.row_of({f.training: one for f, one in everything.items()})
-    for column, values in cells.items():
-        for seed, value in enumerate(values):
-            yield row(f"cell {column}", seed, "test", "mean", "accuracy", value)
-    for number, line in enumerate(table_report.widths(config).splitlines()):
-        yield row("widths", 0, "", str(number), "text", " ".join(line.split()))
-
-
 _KINDS = {"UTA_inf": "uta", "EMA_inf": "ema", "PDA": "pda", "OPA": "opa", "OMV": "omv"}
 
 
@@ -226,7 +147,7 @@ def _candidate(found: dict[str, Any]) -> str:
     return " ".join(f"{k}={v}" for k, v in what.items() if k not in left_out)
 
 
-STUDIES = {one.__name__: one for one in (fair, paper, cifar, pcvr)}
+STUDIES = {one.__name__: one for one in (cifar, pcvr)}
 
 
 def main(arguments: list[str]) -> None:
