@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tff_agg import checks
 from tff_agg.averaging import Averager, fold, last
 
 
@@ -64,8 +65,7 @@ def last_models(k: int) -> Threat:
     Whoever is answered with outputs aggregated over the last k checkpoints (OPA, OMV)
     sees a function of these and cannot do better than this attacker.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"k must be an integer of at least 1, got {k!r}")
+    k = checks.whole("k", k)
 
     def release(thetas: np.ndarray) -> np.ndarray:
         seen = thetas[max(1, len(thetas) - k) :]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tff_agg import checks
 from tff_agg.aliases import Specs, Structure
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def form_groups(costs: Sequence[float], size: int) -> list[list[int]]:
       >>> form_groups([5, 1, 4, 2], size=2)
       [[1, 3], [2, 0]]
     """
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"size must be a whole number of at least 1, got {size!r}")
+    size = checks.whole("size", size)
     order = sorted(range(len(costs)), key=lambda i: (costs[i], i))
     count = -(-len(order) // size)
     edges = [len(order) * i // count for i in range(count + 1)] if count else [0]
