@@ -13,7 +13,8 @@ import pytest
 
 from tff_agg import averaging
 from tff_agg.checkpoints import CheckpointStore
-from tff_agg.recycling import inference, outputs
+from tff_agg.recycling import outputs, windows
+from tff_agg.recycling.methods import EMA_BASELINE
 from tff_agg.recycling.outputs import Predictions, aggregate_outputs
 
 CLASSES = 6
@@ -291,7 +292,7 @@ def test_folds_over_the_store_equal_the_explicit_weights(store):
     averagers = {
         "ema": averaging.ema(decay=0.9, warm_up=True),
         "ema weight": averaging.ema(weight=0.3),
-        "baseline": inference.ema_baseline(),
+        "baseline": EMA_BASELINE.averager(),
         "pda": averaging.pda(2.0),
         "uta": averaging.uta(8),
     }
@@ -304,7 +305,7 @@ def test_folds_over_the_store_equal_the_explicit_weights(store):
     stream = ((t, load(t)) for t in store.rounds("iterate"))
     found = {
         (t, key): value
-        for t, key, value in inference.fold_averagers(averagers, stream, [0, 7, 20])
+        for t, key, value in windows.fold_averagers(averagers, stream, [0, 7, 20])
     }
     assert loaded == list(range(21))  # One pass, and no further than needed.
     assert set(found) == {(t, key) for t in (0, 7, 20) for key in averagers}
@@ -321,7 +322,7 @@ def test_folds_over_the_store_equal_the_explicit_weights(store):
 def test_a_fold_up_to_a_round_that_is_not_there_is_refused(store):
     with pytest.raises(ValueError, match=r"\[99\]"):
         list(
-            inference.fold_averagers(
+            windows.fold_averagers(
                 {"x": averaging.last()}, store.iterate("iterate"), [3, 99]
             )
         )
@@ -339,7 +340,7 @@ def test_tail_means_equal_the_naive_mean_exactly_for_every_k(store):
 
     for end in (0, 4, 24):
         loads.clear()
-        found = dict(inference.tail_means(counting, members, end, [1, 2, 5, 20, 100]))
+        found = dict(windows.tail_means(counting, members, end, [1, 2, 5, 20, 100]))
         assert sorted(found) == [1, 2, 5, 20, 100]
         assert loads == list(range(end, -1, -1))
         for k, mean in found.items():
@@ -357,88 +358,8 @@ def test_tail_means_equal_the_naive_mean_exactly_for_every_k(store):
                 )
 
 
-def test_evaluate_scores_every_method_at_every_round(store):
-    load = functools.partial(store.load, name="iterate")
-    members = store.rounds("iterate")
-    scores = make_scores(25, 12)
-    targets = np.random.default_rng(1).integers(0, CLASSES, 12)
-    by_sum = {float(theta["w"].sum()): t for t, theta in random_walk(25)}
-
-    def predict(weights, rows):
-        return Predictions(
-            scores[by_sum[float(weights["w"].sum())]][rows], targets[rows]
-        )
-
-    weights_seen = []
-
-    def score(weights):
-        weights_seen.append(weights)
-        return {"size": float(abs(weights["w"].sum()))}
-
-    grid = inference.Grid(
-        uta=(2, 3),
-        outputs=(1, 4),
-        ema=(0.9,),
-        pda=(1.0,),
-        averagers={"mine": averaging.last()},
-    )
-    progress = []
-    found = inference.score_grid(
-        load,
-        members,
-        [10, 24],
-        grid,
-        score=score,
-        predict=predict,
-        examples=np.arange(12),
-        classes=CLASSES,
-        on_progress=lambda *a: progress.append(a),
-    )
-    by_key = {(s.method, s.parameter, s.round): s for s in found}
-    assert len(by_key) == len(found)
-    assert {key[:2] for key in by_key} == {("last", None), *grid.methods()}
-    assert {key[2] for key in by_key} == {10, 24}
-    # OPA and OMV of one checkpoint are that checkpoint.
-    alone = (scores[24].argmax(axis=1) == targets).sum()
-    for method in ("OPA", "OMV"):
-        assert by_key[method, 1, 24].values == {"accuracy": alone / 12}
-    assert by_key["mine", None, 24].values == by_key["last", None, 24].values
-    expected = inference.tail_means(load, members, 24, [3])
-    ((_, mean),) = list(expected)
-    assert by_key["UTA_inf", 3, 24].values == {"size": abs(mean["w"].sum())}
-    assert [p for p in progress if p[0] == "models"][-1] == ("models", 14, 14)
-    assert [p for p in progress if p[0] == "outputs"][-1][1:] == (8, 8)
-
-
-def test_the_grid_knows_both_conventions_of_ema():
-    decay = inference.Grid(ema=(0.75,), ema_warm_up=False, baseline=False).folded()
-    weight = inference.Grid(
-        ema=(0.25,), ema_convention="weight", ema_warm_up=False, baseline=False
-    ).folded()
-    np.testing.assert_allclose(
-        weights_of(decay["EMA_inf", 0.75], 5), weights_of(weight["EMA_inf", 0.25], 5)
-    )
-    with pytest.raises(ValueError, match="ema_convention"):
-        inference.Grid(ema_convention="beta")
-    with pytest.raises(ValueError, match="uta"):
-        inference.Grid(uta=(0,))
-
-
-def test_the_baseline_is_the_untuned_average_of_earlier_work():
-    weights = weights_of(inference.ema_baseline(), 2000)
-    by_hand = np.zeros(2001)
-    by_hand[0] = 1.0
-    for t in range(1, 2001):
-        decay = min(0.9999, (1 + t) / (10 + t))
-        by_hand *= decay
-        by_hand[t] = 1 - decay
-    np.testing.assert_allclose(weights, by_hand, rtol=1e-9, atol=1e-15)
-
-
 def test_rounds_without_a_checkpoint_are_refused(store):
     load = functools.partial(store.load, name="iterate")
-    with pytest.raises(ValueError, match="round 99"):
-        inference.score_grid(load, range(25), [99], inference.Grid(), score=dict)
     with pytest.raises(ValueError, match="99"):
         aggregate_outputs(
             load,
@@ -449,15 +370,11 @@ def test_rounds_without_a_checkpoint_are_refused(store):
             [],
             classes=2,
         )
-    with pytest.raises(ValueError, match="predict"):
-        inference.score_grid(
-            load, range(25), [9], inference.Grid(outputs=(2,)), score=lambda w: {}
-        )
 
 
 def test_the_library_does_not_load_tensorflow():
     code = (
-        "import sys, tff_agg.checkpoints, tff_agg.recycling.inference, "
+        "import sys, tff_agg.checkpoints, tff_agg.recycling.windows, "
         "tff_agg.recycling.methods, tff_agg.recycling.uncertainty; "
         "print(sorted({'tensorflow', 'jax', 'pyarrow', 'scipy'} & set(sys.modules)))"
     )
@@ -465,15 +382,3 @@ def test_the_library_does_not_load_tensorflow():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_windows_that_are_not_what_k_says_are_told():
-    whole = range(25)
-    assert inference.window_warnings(whole, [24], [1, 10, 25]) == []
-    assert inference.window_warnings(whole, [24], [400]) == [
-        "k = 400 of round 24: there are only 25 checkpoints"
-    ]
-    thinned = [0, 10, 20, *range(21, 31)]
-    assert inference.window_warnings(thinned, [30], [11]) == []
-    (line,) = inference.window_warnings(thinned, [20, 30], [1, 12])[1:]
-    assert line.startswith("k = 12 of round 30 reaches back to round 10")

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from tff_agg.recycling import inference
 from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge
 from tff_agg.recycling.outputs import Predictions, aggregate_outputs
 
@@ -51,5 +50,3 @@ def test_a_metric_that_is_no_count_is_judged_over_all_portions():
     mean = scores[2:, :, 1].astype(np.float64).mean(axis=0)
     expected = 1 - (mean[targets == 1][:, None] > mean[targets == 0]).mean()
     assert found.values["OPA", 4, 3]["auc_loss"] == pytest.approx(expected)
-    grid = inference.Grid(outputs=(1, 3), votes=False, baseline=False)
-    assert grid.methods() == [("OPA", 1), ("OPA", 3)]

@@ -29,7 +29,7 @@ from tests.runtime.test_runtimes import (  # noqa: F401
 )
 from tff_agg import averaging, noise, privacy, runtime
 from tff_agg.federated import process
-from tff_agg.runtime import jobs, lane_times, ray_session
+from tff_agg.runtime import lane_times, ray_session
 from tff_agg.runtime.spread import spread
 
 LANES = 2
@@ -439,15 +439,6 @@ def test_jobs_run_on_the_cluster(capfd):
     found = [e.value for e in ended if e.error is None]
     assert [value for _, value in found] == [4, 2]
     assert os.getpid() not in {pid for pid, _ in found}
-
-
-def test_jobs_run_in_processes_beside_lanes_that_hold_all_cpus(on_ray):
-    def who(number):
-        return number, os.getpid()
-
-    found = [ended.result() for ended in jobs.spread(who, range(4), processes=2)]
-    assert sorted(number for number, _ in found) == [0, 1, 2, 3]
-    assert os.getpid() not in {pid for _, pid in found}
 
 
 def test_wrong_options_are_refused_before_anything_starts():

@@ -90,7 +90,7 @@ def uta(k: int) -> Averager:
     and every step adds them up anew: a step costs k − 1 additions, no rounding error
     piles up over a long run, and a checkpoint with NaN or infinite values spoils the
     mean only while it is in the window. To average hundreds of stored checkpoints, see
-    `tff_agg.recycling.inference.tail_means`, which keeps one sum and no window.
+    `tff_agg.recycling.windows.tail_means`, which keeps one sum and no window.
 
     Args:
       k: How many checkpoints to average, at least 1.
