@@ -104,8 +104,8 @@ def _fetch(origin: str, part: str, progress: Progress | None) -> None:
         raise ConnectionError(f"the connection broke after {have} of {total} bytes")
     if md5 is not None:
         with open(part, "rb") as file:
-            found = hashlib.file_digest(file, "md5").digest()
-        if found != md5:
+            digest = hashlib.file_digest(file, "md5").digest()
+        if digest != md5:
             os.unlink(part)
             raise ValueError(f"{origin}: the checksum is wrong; fetch it again")
 

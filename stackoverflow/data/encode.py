@@ -5,7 +5,7 @@ there is complete and a killed run can go on from the files it finds:
 
 1. `encode_shard`: batches of a source become pieces. A piece holds its sentences as
    numbers into its own sorted word list, ordered by bucket (a hash of the user).
-2. `merge_counts`: word counts of several pieces become one.
+2. `merge_counts`: word counts of several pieces are added up.
 3. `map_words`: a piece's own word numbers become ids of the vocabulary.
 4. `gather_bucket`: one bucket of all pieces becomes a part of the store, by user.
 """
@@ -47,9 +47,9 @@ class Work:
 
     def pieces(self) -> list[str]:
         """Returns the names of all pieces, in the order of the source."""
-        found = glob.glob(self.path("pieces", "*.sentences.arrow"))
+        files = glob.glob(self.path("pieces", "*.sentences.arrow"))
         return sorted(
-            os.path.basename(f).removesuffix(".sentences.arrow") for f in found
+            os.path.basename(f).removesuffix(".sentences.arrow") for f in files
         )
 
 
@@ -122,8 +122,8 @@ def _encode_piece(batch: pa.RecordBatch, work: Work, name: str, where: str) -> N
     numbers = rank[encoded.indices.to_numpy()]
     sentence = np.repeat(np.arange(batch.num_rows), lengths)
     if len(words) and words[0].as_py() == "":  # two spaces in a row: no word there
-        kept = numbers != 0
-        sentence, numbers, words = sentence[kept], numbers[kept] - 1, words[1:]
+        is_word = numbers != 0
+        sentence, numbers, words = sentence[is_word], numbers[is_word] - 1, words[1:]
         lengths = np.bincount(sentence, minlength=batch.num_rows)
 
     split = _codes(batch.column("split"), SPLITS)
@@ -229,8 +229,8 @@ def map_words(piece: str, vocabulary: Vocabulary, work: Work) -> None:
     if os.path.exists(out):
         return
     words = read_batch(work.path("pieces", f"{piece}.words.arrow")).column("word")
-    found = pc.index_in(words, value_set=pa.array(vocabulary.words, pa.string()))
-    ids = pc.fill_null(found, vocabulary.oov - 1).to_numpy(zero_copy_only=False) + 1
+    place = pc.index_in(words, value_set=pa.array(vocabulary.words, pa.string()))
+    ids = pc.fill_null(place, vocabulary.oov - 1).to_numpy(zero_copy_only=False) + 1
     with atomic(out) as file:
         np.save(file, ids.astype(id_dtype(vocabulary)))
 

@@ -40,12 +40,14 @@ def first_texts(
         example.ParseFromString(serialized)
     except message.DecodeError as error:
         raise ValueError("the message is cut off, or is none") from error
-    found = example.features.feature
-    names = found if features is None else [name for name in features if name in found]
+    feature = example.features.feature
+    names = (
+        feature if features is None else [name for name in features if name in feature]
+    )
     return {
-        name: found[name].bytes_list.value[0]
+        name: feature[name].bytes_list.value[0]
         for name in names
-        if found[name].bytes_list.value
+        if feature[name].bytes_list.value
     }
 
 

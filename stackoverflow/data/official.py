@@ -65,13 +65,13 @@ class OfficialSource:
         if os.path.isfile(whole):
             return [(whole, None)]
         named = [(os.path.join(path, f"{split}.sqlite"), split) for split in SPLITS]
-        found = [(file, split) for file, split in named if os.path.isfile(file)]
-        if not found:
+        files = [(file, split) for file, split in named if os.path.isfile(file)]
+        if not files:
             raise ValueError(
                 f"path={path!r}: neither stackoverflow.sqlite nor any of "
                 f"{[f'{split}.sqlite' for split in SPLITS]} is in it"
             )
-        return list(found)
+        return list(files)
 
     @functools.cached_property
     def _shards(self) -> list[tuple[str, str | None, int, int]]:
@@ -97,10 +97,10 @@ class OfficialSource:
         for file, _ in self._files:
             with _connect(file) as connection:
                 query = "SELECT SUM(num_examples) FROM client_metadata"
-                (found,) = connection.execute(query).fetchone()
+                (examples,) = connection.execute(query).fetchone()
             # A row takes more than a byte: what says otherwise is not believed.
-            if isinstance(found, int):
-                total += min(max(found, 0), os.path.getsize(file))
+            if isinstance(examples, int):
+                total += min(max(examples, 0), os.path.getsize(file))
         return total
 
     def num_sentences(self) -> int:
@@ -146,15 +146,15 @@ def _check_layout(file: str) -> None:
             if connection.execute(f"SELECT 1 {views}", (table,)).fetchone():
                 # It may have rows without end.
                 raise ValueError(f"path={file!r}: {table!r} is a view, not a table")
-            found = [
+            names = [
                 row[1].decode(errors="replace")
                 for row in connection.execute(f"PRAGMA table_info({table})")
             ]
-            missing = [column for column in columns if column not in found]
+            missing = [column for column in columns if column not in names]
             if missing:
                 raise ValueError(
                     f"path={file!r}: table {table!r} lacks the columns {missing} "
-                    f"(found {found}); expected the SQLite layout of TFF"
+                    f"(found {names}); expected the SQLite layout of TFF"
                 )
         connection.execute("SELECT rowid FROM examples LIMIT 1")
 

@@ -106,8 +106,8 @@ def prepare_store(
     Args:
       source: Where the sentences come from.
       out: The folder to make. `<out>.partial` is used meanwhile.
-      vocab_size: The number of words kept: the most frequent ones of the train split.
-      max_tokens: Words kept of a sentence.
+      vocab_size: The most words that the vocabulary may have.
+      max_tokens: The words of a sentence that count; those behind them are cut.
       selection: Choose the vocabulary with noise, from at most `selection.cap` words
         per user. The store then names its ρ and δ, and every run on it counts them.
         None takes the most frequent words as they are, which no guarantee covers.
@@ -182,11 +182,11 @@ def _existing(out: str, config: Settings) -> TokenStore:
             f"out={out!r}: exists and is no token store; name another folder"
         )
     store = TokenStore.open(out)
-    found = store_manifest.read_manifest(out)["config"]
-    if found != config:
+    stored = store_manifest.read_manifest(out)["config"]
+    if stored != config:
         raise ValueError(
             f"out={out!r}: holds a store made with other settings "
-            f"({_difference(found, config)}); name another folder or restart"
+            f"({_difference(stored, config)}); name another folder or restart"
         )
     if os.path.isdir(out + ".partial"):  # killed between the rename and the clearing
         with _locked(out + ".partial"):
@@ -202,14 +202,14 @@ def _remove(folder: str) -> None:
         _log.warning("%s: could not be removed (%s)", folder, error)
 
 
-def _difference(found: Settings, wanted: Settings) -> str:
+def _difference(stored: Settings, wanted: Settings) -> str:
     """Returns in words which settings differ."""
     flat = [
         {
             **{f"source.{k}": v for k, v in c.get("source", {}).items()},
             **{k: v for k, v in c.items() if k != "source"},
         }
-        for c in (found, wanted)
+        for c in (stored, wanted)
     ]
     keys = sorted(k for k in {*flat[0], *flat[1]} if flat[0].get(k) != flat[1].get(k))
     return ", ".join(f"{k}: {flat[0].get(k)} there, {flat[1].get(k)} now" for k in keys)
@@ -320,18 +320,18 @@ def _use_one_core() -> None:
 
 
 def _encode(shard: int, source: Source, work: Work) -> int:
-    """`encode.encode_shard` with the argument that varies first."""
+    """Runs `encode.encode_shard`, with the shard as the first argument."""
     return encode.encode_shard(source, shard, work)
 
 
 def _count_votes(bucket: int, cap: int, work: Work) -> int:
-    """`votes.count_votes`, counted as one."""
+    """Runs `votes.count_votes`; returns 1, a bucket that is done."""
     votes.count_votes(bucket, cap, work)
     return 1
 
 
 def _map(piece: str, vocabulary: Vocabulary, work: Work) -> int:
-    """`encode.map_words`, counted as one."""
+    """Runs `encode.map_words`; returns 1, a piece that is done."""
     encode.map_words(piece, vocabulary, work)
     return 1
 

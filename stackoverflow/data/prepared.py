@@ -24,7 +24,7 @@ def ensure_store(
     Args:
       source: One of `sources.KINDS`.
       path: The file to read; not for the synthetic source.
-      folder: Where stores are kept.
+      folder: The folder that holds the stores.
       vocab_size: Words of the vocabulary, at most.
       users: Users of the synthetic source.
       words: Different words of the synthetic source.
@@ -36,7 +36,9 @@ def ensure_store(
       >>> ensure_store('synthetic', None, 'data', users=100)
       'data/synthetic-100users-256words-seed0'
     """
-    made = preparation.make_source(source, path, users=users, words=words, seed=seed)
+    sentences = preparation.make_source(
+        source, path, users=users, words=words, seed=seed
+    )
     if source == "synthetic":
         name = f"synthetic-{users}users-{words}words-seed{seed}"
         vocab_size = min(vocab_size, words)
@@ -47,6 +49,6 @@ def ensure_store(
     if workers is None:
         workers = os.cpu_count() or 1
     preparation.prepare_store(
-        made, out, vocab_size=vocab_size, workers=workers, progress=progress
+        sentences, out, vocab_size=vocab_size, workers=workers, progress=progress
     )
     return out

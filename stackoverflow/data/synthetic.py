@@ -121,7 +121,7 @@ def _rankings(generator: np.random.Generator, per_class: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)
 def _grammar(words: int, seed: int) -> _Grammar:
-    """Returns the grammar, made once per process."""
+    """Returns the grammar, built once per process."""
     return _Grammar(words, seed)
 
 

@@ -72,10 +72,10 @@ class TextSource:
         path = os.fspath(self.path)
         if os.path.isdir(path):
             inside = sorted(glob.glob(os.path.join(glob.escape(path), "*")))
-            found = [file for file in inside if _reader(file)]
-            if not found:
+            files = [file for file in inside if _reader(file)]
+            if not files:
                 raise ValueError(f"path={path!r}: there are no {_NAMES} files in it")
-            return found
+            return files
         if not os.path.isfile(path):
             raise ValueError(f"path={path!r}: there is no such file or folder")
         if _reader(path) is None:
@@ -103,12 +103,12 @@ class TextSource:
         file = self._files[shard]
         rows = _rows(file)
         while some := list(itertools.islice(rows, _BATCH_ROWS)):
-            found = [
+            sentences = [
                 sentence
                 for number, row in some
                 for sentence in _sentences(row, f"{file}, line {number}")
             ]
-            yield pa.RecordBatch.from_pylist(found, schema=SCHEMA)
+            yield pa.RecordBatch.from_pylist(sentences, schema=SCHEMA)
 
 
 def _sentences(row: dict[str, object], where: str) -> Iterator[dict[str, str]]:
@@ -263,13 +263,13 @@ def _lines(file: str) -> Iterator[str]:
                 ) from None
 
 
-def _check_columns(found: list[str], file: str) -> None:
+def _check_columns(columns: list[str], file: str) -> None:
     """Raises unless the columns that are needed are there, and each once."""
-    missing = [name for name in NEEDED if name not in found]
+    missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise ValueError(
             f"{file}: the first line lacks {missing}; needed are {list(NEEDED)}, and "
             f"{list(COLUMNS[len(NEEDED) :])} may be there"
         )
-    if len(set(found)) < len(found):
+    if len(set(columns)) < len(columns):
         raise ValueError(f"{file}: the first line names a column twice")

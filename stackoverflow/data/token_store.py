@@ -177,8 +177,8 @@ class TokenStore:
 
         Empty if the vocabulary was made without noise, for which no guarantee holds.
         """
-        found = self._manifest.get("vocabulary_release")
-        return () if found is None else (Release.from_json(found),)
+        release = self._manifest.get("vocabulary_release")
+        return () if release is None else (Release.from_json(release),)
 
     @functools.cached_property
     def users_shared_with_train(self) -> Mapping[str, int]:
@@ -189,8 +189,8 @@ class TokenStore:
         }
         train = names.pop(SPLITS[0])
         return {
-            split: int(pc.sum(pc.is_in(found, value_set=train)).as_py() or 0)
-            for split, found in names.items()
+            split: int(pc.sum(pc.is_in(other, value_set=train)).as_py() or 0)
+            for split, other in names.items()
         }
 
     def users(self, split: str) -> np.ndarray:
@@ -316,9 +316,9 @@ class TokenStore:
 
     def _part(self, part: int) -> _Part:
         """Returns a part, mapped and checked when it is first used."""
-        found = self._parts.get(part)
-        if found is not None:
-            return found
+        opened = self._parts.get(part)
+        if opened is not None:
+            return opened
         with self._lock:
             if part not in self._parts:
                 name = part_name(part)
@@ -451,7 +451,7 @@ def _open_part(path: str, sentences: int, max_tokens: int, num_ids: int) -> _Par
     """
     batch = _map_batch(path, _PART_COLUMNS)
     words = batch.column("words")
-    found = _Part(
+    part = _Part(
         offsets=words.offsets.to_numpy(),
         words=words.values.to_numpy(),
         days=batch.column("day"),
@@ -459,15 +459,15 @@ def _open_part(path: str, sentences: int, max_tokens: int, num_ids: int) -> _Par
     )
     if (
         batch.num_rows < sentences
-        or np.diff(found.offsets).max(initial=0) > max_tokens
+        or np.diff(part.offsets).max(initial=0) > max_tokens
         or words.values.null_count
-        or not found.words.min(initial=1) > PAD
-        or not found.words.max(initial=1) < num_ids
+        or not part.words.min(initial=1) > PAD
+        or not part.words.max(initial=1) < num_ids
     ):
         raise TokenStoreError(
             f"{path}: damaged (sentences are missing or too long, or words are none)"
         )
-    return found
+    return part
 
 
 def _sample(total: int, n: int, bits: np.random.Philox) -> np.ndarray:

@@ -47,8 +47,8 @@ def sentences(text: str) -> list[str]:
       >>> sentences('It fails, e.g. here. Why? (No idea.) "Odd!"')
       ['it fails , e . g . here .', 'why ?', '( no idea . )', '" odd ! "']
     """
-    found = (_TOKEN.findall(part.lower()) for part in _parts(_clean(text)))
-    return [" ".join(words) for words in found if words]
+    token_lists = (_TOKEN.findall(part.lower()) for part in _parts(_clean(text)))
+    return [" ".join(words) for words in token_lists if words]
 
 
 def _clean(text: str) -> str:

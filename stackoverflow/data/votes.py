@@ -20,7 +20,7 @@ from stackoverflow.data.sources import SPLITS
 
 
 def votes_path(bucket: int, work: Work) -> str:
-    """Returns where the votes of a bucket's users are kept."""
+    """Returns the file with the votes of a bucket's users."""
     return work.path("counts", f"votes-{bucket:06d}.arrow")
 
 
@@ -45,15 +45,15 @@ def count_votes(bucket: int, cap: int, work: Work) -> int:
     words: list[pa.Array] = [pa.array([], pa.string())]
     pairs: list[np.ndarray] = [np.empty((3, 0), np.int64)]  # user, word, occurrences
     for piece in work.pieces():
-        found = _occurrences(piece, bucket, work)
-        if found is None:
+        occurring = _occurrences(piece, bucket, work)
+        if occurring is None:
             continue
-        users, own, counts = found
+        users, own, counts = occurring
         known_users, known_words = map(_length, (names, words))
         pairs.append(counts + np.array([[known_users], [known_words], [0]]))
         names.append(users)
         words.append(own)
-    # The same user, or word, of two pieces becomes one.
+    # A user, or a word, of several pieces gets a single number.
     user_names, user_of = _joined(names)
     word_texts, word_of = _joined(words)
     user, word, occurrences = np.concatenate(pairs, axis=1)

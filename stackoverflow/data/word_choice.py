@@ -50,14 +50,14 @@ def spent_before(folder: str, out: str) -> Release | None:
     """
     chosen, spent = (os.path.join(folder, n) for n in ("vocabulary.json", _SPENT))
     unfinished = encode.read_json(chosen) if os.path.exists(chosen) else {}
-    found = [unfinished.get("release")]
+    entries = [unfinished.get("release")]
     if os.path.exists(spent):
-        # It was started over: what it has chosen since, if anything, includes this,
-        # and this includes the finished store.
-        found = [found[0] or encode.read_json(spent)]
+        # It was started over. The release of words chosen since includes what this file
+        # says, and that includes the finished store's.
+        entries = [entries[0] or encode.read_json(spent)]
     elif os.path.exists(os.path.join(out, store_manifest.MANIFEST)):
-        found.append(store_manifest.read_manifest(out).get("vocabulary_release"))
-    releases = [Release.from_json(one) for one in found if one is not None]
+        entries.append(store_manifest.read_manifest(out).get("vocabulary_release"))
+    releases = [Release.from_json(entry) for entry in entries if entry is not None]
     return _together(releases) if releases else None
 
 
@@ -73,10 +73,10 @@ def _together(releases: list[Release]) -> Release:
         return releases[0]
     return Release(
         releases[0].name,
-        math.fsum(one.rho for one in releases),
-        math.fsum(one.delta for one in releases),
-        "; and, replaced since: ".join(one.method for one in releases),
-        is_gaussian=all(one.is_gaussian for one in releases),
+        math.fsum(release.rho for release in releases),
+        math.fsum(release.delta for release in releases),
+        "; and, replaced since: ".join(release.method for release in releases),
+        is_gaussian=all(release.is_gaussian for release in releases),
     )
 
 

@@ -166,11 +166,11 @@ def initial_weights(config: ModelConfig, seed: int = 0) -> list[Any]:
 def check_weights(config: ModelConfig, weights: Any) -> list[Any]:
     """Returns `weights` as a list, after checking their number and shapes."""
     weights = list(weights)
-    found = tuple(tuple(w.shape) for w in weights)
-    if found != config.weight_shapes:
+    shapes = tuple(tuple(w.shape) for w in weights)
+    if shapes != config.weight_shapes:
         raise ValueError(
             f"weights must have the shapes {config.weight_shapes} ({config}), got "
-            f"{found}."
+            f"{shapes}."
         )
     return weights
 

@@ -18,17 +18,16 @@ import tensorflow as tf
 class Trace(NamedTuple):
     """What the backward pass needs, each over all predictions in packed order.
 
-    The gates are after their activations: `taken` (input), `kept` (forget), `new`
-    (candidate) and `shown` (output), as Keras orders them. `cells` are before a step,
-    `squashed` is the tanh of the cells after it. `earlier` are the states before each
-    step but the first, where they are zero.
+    The gates are after their activations, in the order of Keras. `cells` are before a
+    step, `squashed` is the tanh of the cells after it. `earlier` are the states before
+    each step but the first, where they are zero.
     """
 
     inputs: tf.Tensor
-    taken: tf.Tensor
-    kept: tf.Tensor
-    new: tf.Tensor
-    shown: tf.Tensor
+    input_gate: tf.Tensor
+    forget_gate: tf.Tensor
+    candidate: tf.Tensor
+    output_gate: tf.Tensor
     cells: tf.Tensor
     squashed: tf.Tensor
     earlier: tf.Tensor
@@ -76,14 +75,16 @@ def forward(
             cell = cell[..., : alive[step], :]
             earlier.append(state)
             drive += tf.matmul(state, recurrent)
-        taken, kept, new, shown = tf.split(drive, 4, axis=-1)
-        taken, kept, shown = tf.sigmoid(taken), tf.sigmoid(kept), tf.sigmoid(shown)
-        new = tf.tanh(new)
-        before, cell = cell, kept * cell + taken * new
+        to_input, to_forget, to_candidate, to_output = tf.split(drive, 4, axis=-1)
+        input_gate, forget_gate = tf.sigmoid(to_input), tf.sigmoid(to_forget)
+        candidate, output_gate = tf.tanh(to_candidate), tf.sigmoid(to_output)
+        before, cell = cell, forget_gate * cell + input_gate * candidate
         squashed = tf.tanh(cell)
-        state = shown * squashed
+        state = output_gate * squashed
         states.append(state)
-        columns.append((taken, kept, new, shown, before, squashed))
+        columns.append(
+            (input_gate, forget_gate, candidate, output_gate, before, squashed)
+        )
     whole = [tf.concat(parts, -2) for parts in zip(*columns, strict=True)]
     trace = Trace._make([inputs, *whole, tf.concat(earlier, -2)])
     return tf.concat(states, -2), trace
@@ -112,16 +113,18 @@ def drive_gradients(
     """Returns the gradient of the gates' drives [n, 4 · units], given the states'."""
     alive = tf.unstack(sizes)
     count = len(alive)
-    taken, kept, new, shown = trace.taken, trace.kept, trace.new, trace.shown
-    # Derivatives that are known before the loop, over all steps at once: what a change
-    # of the cell, or of the state, does to each gate's drive.
+    input_gate, forget_gate = trace.input_gate, trace.forget_gate
+    candidate, output_gate = trace.candidate, trace.output_gate
+    # Derivatives that are known before the loop, over all steps at once: of the cell by
+    # the drives of three gates, of the state by the drive of the output gate and by the
+    # cell, and of the cell by the cell before.
     slopes = (
-        trace.new * taken * (1.0 - taken),
-        trace.cells * kept * (1.0 - kept),
-        taken * (1.0 - new * new),
-        trace.squashed * shown * (1.0 - shown),
-        shown * (1.0 - trace.squashed * trace.squashed),
-        kept,
+        candidate * input_gate * (1.0 - input_gate),
+        trace.cells * forget_gate * (1.0 - forget_gate),
+        input_gate * (1.0 - candidate * candidate),
+        trace.squashed * output_gate * (1.0 - output_gate),
+        output_gate * (1.0 - trace.squashed * trace.squashed),
+        forget_gate,
     )
     steps = list(
         zip(
@@ -137,7 +140,7 @@ def drive_gradients(
     drives: list[tf.Tensor] = []
     to_state = to_cell = None
     for step in reversed(range(count)):
-        state, by_taken, by_kept, by_new, by_shown, by_cell, keep = steps[step]
+        state, by_input, by_forget, by_candidate, by_output, by_cell, keep = steps[step]
         if to_state is None:
             cell = state * by_cell
         else:
@@ -146,7 +149,13 @@ def drive_gradients(
             state += tf.pad(to_state, missing)
             cell = state * by_cell + tf.pad(to_cell, missing)
         drive = tf.concat(
-            [cell * by_taken, cell * by_kept, cell * by_new, state * by_shown], -1
+            [
+                cell * by_input,
+                cell * by_forget,
+                cell * by_candidate,
+                state * by_output,
+            ],
+            -1,
         )
         drives.append(drive)
         if step:

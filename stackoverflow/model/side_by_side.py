@@ -206,11 +206,11 @@ def _stack(users: Users) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     sizes = tf.reduce_max(by_user, axis=1)
     # Of the grid of all steps and rows, those steps and rows that somebody is alive at.
     width = tf.shape(rows)[1]
-    kept = tf.where(tf.reshape(tf.range(width)[None] < sizes[:, None], [-1]))[:, 0]
+    occupied = tf.where(tf.reshape(tf.range(width)[None] < sizes[:, None], [-1]))[:, 0]
 
     def laid_out(values):
         turned = tf.reshape(tf.transpose(values, [0, 2, 1]), [count, -1])
-        return tf.gather(turned, kept, axis=1)
+        return tf.gather(turned, occupied, axis=1)
 
     inside = tf.transpose(alive, [1, 2, 0])
     targets = tf.where(inside, rows[..., 1:], 0)

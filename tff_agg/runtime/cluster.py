@@ -205,11 +205,13 @@ class _Crew:
         except ray.exceptions.RayError as error:
             # What Ray says of a dead process is about the process. An exception out of
             # a lane's call might be about data.
-            told = isinstance(error, ray.exceptions.RayActorError) or self.show_data
-            said = f": {str(error)[-_LONGEST_REASON:]}" if told else ""
+            may_quote = (
+                isinstance(error, ray.exceptions.RayActorError) or self.show_data
+            )
+            detail = f": {str(error)[-_LONGEST_REASON:]}" if may_quote else ""
             reason = (
                 f"lane {lane} cannot be brought up, or has died more than {_RESTARTS} "
-                f"times ({type(error).__name__}{said})"
+                f"times ({type(error).__name__}{detail})"
             )
         raise errors.server_error("work", reason)
 
@@ -279,15 +281,15 @@ class _RayLanes:
             while pending:
                 (done,), _ = ray.wait(list(pending))
                 lane = pending.pop(done)
-                found = self._crew.get(lane, done)
-                if isinstance(found, LaneFailure):
+                answer = self._crew.get(lane, done)
+                if isinstance(answer, LaneFailure):
                     self._crew.tell("stop", ticket)
-                    position = shares[lane][found.position]
-                    failures.append(LaneFailure(position, found.details))
-                elif found is not None:
-                    traffic.sums[lane] = transport.size(found.total)
-                    sums[lane] = [tf.convert_to_tensor(x) for x in found.total]
-                    self._observe(lane, shares[lane], found)
+                    position = shares[lane][answer.position]
+                    failures.append(LaneFailure(position, answer.details))
+                elif answer is not None:
+                    traffic.sums[lane] = transport.size(answer.total)
+                    sums[lane] = [tf.convert_to_tensor(x) for x in answer.total]
+                    self._observe(lane, shares[lane], answer)
                 while not failures and due and due[0] in sums:
                     yield sums.pop(due.pop(0))
         except BaseException:
@@ -322,9 +324,9 @@ class _RayLanes:
             self._sources[key] = known.get(key) or (source, ray.put(source))
         return self._sources[key][1]
 
-    def _observe(self, lane: int, share: Sequence[int], found: LaneSum) -> None:
+    def _observe(self, lane: int, share: Sequence[int], lane_sum: LaneSum) -> None:
         context = self._context()
         if context is None or context._on_client is None:
             return
-        for position, seconds in zip(share, found.seconds, strict=True):
+        for position, seconds in zip(share, lane_sum.seconds, strict=True):
             context._on_client(ClientRun(position, Lane(lane, ""), seconds))

@@ -94,7 +94,7 @@ def _loop(
         initial, others = tensors[: len(state)], tensors[len(state) :]
         with tf.device(_HOST):
             iterator = tf.raw_ops.AnonymousIteratorV3(**kinds)
-            made = tf.raw_ops.MakeIterator(dataset=dataset, iterator=iterator)
+            begin = tf.raw_ops.MakeIterator(dataset=dataset, iterator=iterator)
 
         def fetch(after: tf.Operation) -> tf.Tensor:
             # Also orders the iterations: the body may have effects on variables.
@@ -121,7 +121,7 @@ def _loop(
         _, *final = tf.while_loop(
             more,
             body,
-            [fetch(made), *initial],
+            [fetch(begin), *initial],
             shape_invariants=[tf.TensorShape([]), *(spec.shape for spec in state)],
             parallel_iterations=1,
         )

@@ -57,12 +57,12 @@ def describe(
         return f"{kind}: {text[:2000]}"
     if isinstance(cause, PlainTypeError | PlainRuntimeError):
         return text
-    found = _failed_node(text, graphs)
-    if found is None:
+    failed = _failed_node(text, graphs)
+    if failed is None:
         return f"{kind} ({HINT})"
-    node, constants = found
-    said = f": {' '.join(constants)}" if constants else ""
-    return f"{kind} in the operation {node.op} '{node.name}'{said} ({HINT})"
+    node, constants = failed
+    quoted = f": {' '.join(constants)}" if constants else ""
+    return f"{kind} in the operation {node.op} '{node.name}'{quoted} ({HINT})"
 
 
 def _failed_node(

@@ -113,8 +113,8 @@ def check_names(clients: int) -> None:
 
 def failed_member(cause: BaseException) -> int | None:
     """Returns which member of a group an assertion is about; None if about none."""
-    found = _MEMBER.search(str(cause))
-    return None if found is None else int(found.group(1))
+    match = _MEMBER.search(str(cause))
+    return None if match is None else int(match.group(1))
 
 
 class FailureDetails(TypedDict):

@@ -245,15 +245,15 @@ def _ancestors(
     nodes: dict[str, tf.compat.v1.NodeDef], wanted: list[str], stop: set[str]
 ) -> set[str]:
     """Names the nodes that `wanted` depends on, itself included, up to `stop`."""
-    found: set[str] = set()
+    ancestors: set[str] = set()
     stack = list(wanted)
     while stack:
         name = stack.pop()
-        if name in found or name in stop:
+        if name in ancestors or name in stop:
             continue
-        found.add(name)
+        ancestors.add(name)
         stack.extend(_node_of(source) for source in nodes[name].input)
-    return found
+    return ancestors
 
 
 def _make_constant(graph_def: tf.compat.v1.GraphDef, name: str) -> None:

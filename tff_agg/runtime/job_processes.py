@@ -110,9 +110,9 @@ class Processes:
         sent = _pickled(function, "function")
         self._fill(sent, waiting)
         while self._busy:
-            spoken = connection.wait([process.line for process in self._busy])
-            for process in [p for p in self._busy if p.line in spoken]:
-                ended = process.answer()
+            answered = connection.wait([process.line for process in self._busy])
+            for process in [p for p in self._busy if p.line in answered]:
+                ended = process.read_answer()
                 if isinstance(ended, _Told):
                     if on_told is not None:
                         on_told(process.position, ended.message)
@@ -239,33 +239,34 @@ class _Process:
         self.position, self.alike = position, alike
         known = self._function == function
         self._function = function
-        # It may have died: `answer` tells.
+        # It may have died: `read_answer` says so.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.line.send((None if known else function, position, item))
 
-    def answer(self) -> Ended | _Told | None:
+    def read_answer(self) -> Ended | _Told | None:
         """Reads the line, which has something to read.
 
         Returns:
-          What has come of the job, or what it tells; None if it has only begun.
+          How the job has ended, or what it tells; None where the process is only
+          ready to begin.
 
         Raises:
           Exception: What `set_up` has raised.
           RuntimeError: The process has never begun to work.
         """
         try:
-            said = self.line.recv_bytes()
+            answer = self.line.recv_bytes()
         except (EOFError, ConnectionResetError):
             self._process.join()
             return self._died()
         if not self._is_ready:
-            failed = pickle.loads(said)
+            failed = pickle.loads(answer)
             if failed is not None:
                 raise failed
             self._is_ready = True
             return None
         try:
-            return pickle.loads(said)
+            return pickle.loads(answer)
         except Exception as error:
             return Ended(self.position, None, error)
 
@@ -277,8 +278,8 @@ class _Process:
                 'program that spreads jobs must start under if __name__ == "__main__":,'
                 " for its processes import it again."
             )
-        told = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        error = RuntimeError(f"the process that worked on it was ended {told}")
+        cause = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        error = RuntimeError(f"the process that worked on it was ended {cause}")
         return Ended(self.position, None, error)
 
     def is_alive(self) -> bool:
@@ -323,10 +324,10 @@ def _serve(
         function = function if new is None else new
         ended = called_with(pickle.loads, function, position, item)
         try:
-            said = pickle.dumps(ended)
+            answer = pickle.dumps(ended)
         except Exception as error:
-            said = pickle.dumps(Ended(position, None, portable_error(error)))
-        line.send_bytes(said)
+            answer = pickle.dumps(Ended(position, None, portable_error(error)))
+        line.send_bytes(answer)
 
 
 def _called(function: Callable[[_T], object], position: int, item: _T) -> Ended:

@@ -46,10 +46,10 @@ def processor() -> str:
 
 def sources_digest(package: str) -> str:
     """Returns a digest of a package's Python files."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ValueError(f"packages: no package is called {package!r}")
-    root = pathlib.Path(next(iter(found.submodule_search_locations)))
+    root = pathlib.Path(next(iter(spec.submodule_search_locations)))
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")

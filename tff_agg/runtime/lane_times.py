@@ -49,7 +49,7 @@ class LaneTimes:
 
     def table(self) -> list[LaneTime]:
         """Returns the lanes in order."""
-        totals = {lane: sum(found) for lane, found in sorted(self._seconds.items())}
+        totals = {lane: sum(times) for lane, times in sorted(self._seconds.items())}
         most = max(totals.values(), default=0.0)
         return [
             LaneTime(lane, len(self._seconds[lane]), total, total / most if most else 1)

@@ -118,18 +118,19 @@ def _federated(
         raise _DoesNotFit(error) from error
     run = rounds.Round(form, lanes_for(form), show_data)
     states = values.leaf_count(run.state_type)
-    # What goes round stays in TensorFlow; what is to be read is given as numbers.
+    # A state that goes into the next round stays in TensorFlow; an output that is read
+    # becomes numbers.
     makes_state = signature.parameter is None
 
     def call(arg: Value) -> Value:
-        state, clients = arguments.split(arg)
-        results = run(values.flatten(state, run.state_type), clients)
-        kept, read = results[:states], results[states:]
+        at_server, clients = arguments.split(arg)
+        results = run(values.flatten(at_server, run.state_type), clients)
+        state, output = results[:states], results[states:]
         if not arguments.is_iterative:
-            kept = []
+            state = []
         if not makes_state:
-            read = [values.to_numpy(t) for t in read]
-        return values.unflatten([*kept, *read], signature.result)
+            output = [values.to_numpy(t) for t in output]
+        return values.unflatten([*state, *output], signature.result)
 
     return call
 

@@ -161,10 +161,15 @@ class _MergeFunction:
             merged = graphs.embed(merge, [*left[:plain], *right[:plain]])
             return merged + sums.add(left[plain:], right[plain:])
 
-        one, other = (t for _, t in tff.structure.to_elements(merge.parameter))
+        left_type, right_type = (
+            t for _, t in tff.structure.to_elements(merge.parameter)
+        )
         self._call = graphs.function(
             body,
-            graphs.specs_of(one) + sums.specs + graphs.specs_of(other) + sums.specs,
+            graphs.specs_of(left_type)
+            + sums.specs
+            + graphs.specs_of(right_type)
+            + sums.specs,
         )
 
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:

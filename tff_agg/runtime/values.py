@@ -83,9 +83,9 @@ def _parts(
     """Lists a container's children in the order of the type."""
     names = [name for name, _ in tff.structure.to_elements(type_spec)]
     if isinstance(value, _Struct):
-        found = list(tff.structure.to_elements(value))
-        given = [name for name, _ in found]
-        values = [part for _, part in found]
+        elements = list(tff.structure.to_elements(value))
+        given = [name for name, _ in elements]
+        values = [part for _, part in elements]
     elif isinstance(value, Mapping):
         _check_names(names, list(value), path)
         return [(name, value[name]) for name in names]
@@ -135,10 +135,10 @@ def _tensor(value: Value, type_spec: tff.TensorType, path: str) -> tf.Tensor:
             )
         value = converted
     if not value.shape.is_compatible_with(tf.TensorShape(type_spec.shape)):
-        found = tff.TensorType(value.dtype.as_numpy_dtype, value.shape)
+        given = tff.TensorType(value.dtype.as_numpy_dtype, value.shape)
         raise PlainTypeError(
             f"argument{path}: expected a value of type {type_spec}, "
-            f"found {_without_sizes(found, type_spec)}"
+            f"found {_without_sizes(given, type_spec)}"
         )
     return value
 
@@ -160,11 +160,11 @@ def _variant(value: Value, type_spec: tff.SequenceType, path: str) -> tf.Tensor:
             )
         value = _dataset(value, type_spec, path)
     elif not spec_matches(value.element_spec, type_spec):
-        found = tff.types.tensorflow_to_type(value.element_spec)
+        given = tff.types.tensorflow_to_type(value.element_spec)
         raise PlainTypeError(
             f"argument{path}: expected a dataset with elements of type "
             f"{type_spec.element}, found elements of type "
-            f"{_without_sizes(found, type_spec.element)}"
+            f"{_without_sizes(given, type_spec.element)}"
         )
     return tf.data.experimental.to_variant(value)
 
@@ -183,13 +183,13 @@ def _dataset(
     )
 
 
-def _without_sizes(found: tff.Type, expected: tff.Type | None) -> tff.Type:
+def _without_sizes(given: tff.Type, expected: tff.Type | None) -> tff.Type:
     """Returns a type without the sizes that the expected type leaves open.
 
     The length of a batch reveals how much data a client has.
     """
-    if isinstance(found, tff.StructType):
-        parts = tff.structure.to_elements(found)
+    if isinstance(given, tff.StructType):
+        parts = tff.structure.to_elements(given)
         others: list[tff.Type | None] = [None] * len(parts)
         if isinstance(expected, tff.StructType) and len(expected) == len(parts):
             others = [t for _, t in tff.structure.to_elements(expected)]
@@ -201,17 +201,17 @@ def _without_sizes(found: tff.Type, expected: tff.Type | None) -> tff.Type:
                 for (name, part), other in zip(parts, others, strict=True)
             ]
         )
-    if not isinstance(found, tff.TensorType) or found.shape is None:
-        return found
-    fixed: Sequence[int | None] = [None] * len(found.shape)
+    if not isinstance(given, tff.TensorType) or given.shape is None:
+        return given
+    fixed: Sequence[int | None] = [None] * len(given.shape)
     known = expected.shape if isinstance(expected, tff.TensorType) else None
-    if known is not None and len(known) == len(found.shape):
+    if known is not None and len(known) == len(given.shape):
         fixed = known
     shape = [
         None if size is None else own
-        for own, size in zip(found.shape, fixed, strict=True)
+        for own, size in zip(given.shape, fixed, strict=True)
     ]
-    return tff.TensorType(found.dtype, shape)
+    return tff.TensorType(given.dtype, shape)
 
 
 class _SpecCache:
@@ -225,8 +225,8 @@ class _SpecCache:
     def __call__(self, element_spec: object, type_spec: tff.SequenceType) -> bool:
         key = (repr(element_spec), str(type_spec))
         if key not in self._known:
-            found = tff.types.tensorflow_to_type(element_spec)
-            self._known[key] = type_spec.element.is_assignable_from(found)
+            element = tff.types.tensorflow_to_type(element_spec)
+            self._known[key] = type_spec.element.is_assignable_from(element)
             if len(self._known) > self._size:
                 self._known.popitem(last=False)
         return self._known[key]

@@ -71,9 +71,9 @@ def create_worker_context(
 
     def executor(cardinalities: dict) -> tff.framework.RemoteExecutor:
         cardinalities.setdefault(tff.CLIENTS, default_num_clients)
-        made = tff.framework.RemoteExecutor(worker.stub())
-        made.set_cardinalities(cardinalities)
-        return made
+        remote = tff.framework.RemoteExecutor(worker.stub())
+        remote.set_cardinalities(cardinalities)
+        return remote
 
     class Context(tff.framework.SyncExecutionContext):
         """TFF's own, with errors that keep clients' data to themselves."""
@@ -139,10 +139,10 @@ def check_runs_elsewhere(part: "Message") -> None:
 def worker_command(port: int, max_concurrent_computation_calls: int = -1) -> list[str]:
     """Returns the command line of TFF's worker."""
     # Found without an import, which takes seconds.
-    found = importlib.util.find_spec("tensorflow_federated")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("tensorflow_federated")
+    if spec is None or spec.origin is None:
         raise RuntimeError("tensorflow-federated is not installed")
-    path = pathlib.Path(found.origin).parent / "data" / "worker_binary"
+    path = pathlib.Path(spec.origin).parent / "data" / "worker_binary"
     if not path.is_file():
         raise RuntimeError(
             f"TFF's worker is not at {path}; this installation of tensorflow-federated "
