@@ -15,6 +15,7 @@ from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 from tff_agg.experiment.study.search import perform
 from tff_agg.experiment.task import Exportable
+from tff_agg.recycling import series
 from tff_agg.recycling.methods import parse_methods
 
 
@@ -188,7 +189,7 @@ def test_in_memory_it_is_the_run_that_would_be_saved(arm, cache, tmp_path):
     passed = list(rounds(build(task, cache)))
     assert [p.round for p in passed] == list(range(1, 13))
     for number, *both in passed:
-        for name, weights in zip(recording.WEIGHTS, both, strict=True):
+        for name, weights in zip(series.NAMES, both, strict=True):
             saved = store.load(number, name)
             assert {k: v.tobytes() for k, v in saved.items()} == {
                 k: v.tobytes() for k, v in weights.items()
