@@ -3,5 +3,7 @@
 from pcvr.task import Pcvr
 from tff_agg.experiment import commands
 
+MORE = {"study": "pcvr.studies"}
+
 if __name__ == "__main__":
-    commands.main(Pcvr)
+    commands.main(Pcvr, MORE)

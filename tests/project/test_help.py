@@ -28,6 +28,7 @@ COMMANDS = {
     "stackoverflow tune": "--algorithm",
     "stackoverflow uncertainty": "--runs",
     "cifar features": "--weights",
+    "pcvr study table": "--data",
     "pcvr train": "--feature_classes",
     "tff_agg account": "--noise_multiplier",
     "tff_agg shapes": "--population",
@@ -47,6 +48,7 @@ MODULES = {
     "paper": "stackoverflow.studies.paper",
     "schedule": "stackoverflow.studies.schedule",
     "features": "cifar.features",
+    "pcvr study table": "pcvr.studies.table",
     "account": "tff_agg.account",
     "shapes": "tff_agg.shapes",
 }
@@ -93,7 +95,8 @@ def test_help_is_told_at_once(shown, name, flag):
     text = shown[name]
     program, *command = name.split()
     if command:
-        program = MODULES.get(command[-1], commands.COMMANDS.get(command[-1]))
+        everywhere = MODULES | dict(commands.COMMANDS)
+        program = MODULES.get(name, everywhere.get(command[-1]))
     module = ROOT / (program.replace(".", "/") + ".py")
     first = module.read_text().split('"""')[1].splitlines()[0]
     assert first in text

@@ -1,6 +1,7 @@
 """What a study trains, asks, chooses and tests, with values that are told."""
 
 import csv
+import dataclasses
 import math
 
 import pytest
@@ -103,15 +104,30 @@ def test_settings_may_be_chosen_by_another_use_than_the_one_that_is_tested(
 def test_a_line_takes_over_what_another_has_chosen(tmp_path):
     train = Told(by_rate({1.0: 0.2, 2.0: 0.4}))
     base = arm("base", 1.0, 2.0)
-    probe = Line(
-        "probe", "base", base, like=("row", "base"), changes={"batch_size": 20}
-    )
+    smaller = dataclasses.replace(arm("smaller"), grid=({"batch_size": 20},))
+    probe = Line("probe", "base", smaller, like=("row", "base"))
     found = perform(study(probe, Line("row", "base", base), train=train), tmp_path)
     assert found.chosen[probe].settings == {"learning_rate": 2.0, "batch_size": 20}
     assert found.config(probe).batch_size == 20
     assert [c.batch_size for c, q in train.asked if q.split == "test"] == [
         20, 20, 50, 50,
     ]  # fmt: skip
+
+
+def test_what_another_line_has_chosen_stays_while_the_rest_is_chosen(tmp_path):
+    values = {(1.0, 50): 0.2, (2.0, 50): 0.4, (1.0, 20): 0.9, (2.0, 20): 0.5}
+    train = Told(lambda c, *_: values.get((c.learning_rate, c.batch_size), 0.1))
+    first = Line("row", "first", arm("base", 1.0, 2.0))
+    sizes = tuple({"batch_size": size} for size in (10, 20, 30))
+    grid = dataclasses.replace(arm("sizes"), grid=sizes)
+    second = Line("row", "second", grid, like=("row", "first"))
+    found = perform(study(second, first, train=train), tmp_path)
+    assert found.chosen[second].settings == {"learning_rate": 2.0, "batch_size": 20}
+    # In the second stage no other rate is looked at.
+    looked = {(c.learning_rate, c.batch_size) for c, _ in train.asked}
+    assert looked == {(1.0, 50), (2.0, 50), (2.0, 10), (2.0, 20), (2.0, 30)}
+    tried = [settings for settings, _, _ in found.only([second]).candidates(second)]
+    assert tried == [{"learning_rate": 2.0, **size} for size in sizes]
 
 
 def test_lines_that_take_over_from_each_other_are_refused(tmp_path):
@@ -214,6 +230,10 @@ def test_an_unfinished_study_shows_the_lines_and_seeds_that_are_whole(tmp_path):
     found = results(study(first, second, train=train), tmp_path)
     assert found.lines == (first,)
     assert found.seeds == (0,)
+    fixed = Line("row", "nothing to choose", arm("c", 1.0))
+    found = results(study(first, fixed, train=train), tmp_path)
+    assert (found.lines, found.seeds) == ((first, fixed), ())
+    assert found.only([first]).seeds == (0,)
 
 
 def test_a_search_alone_tests_nothing(tmp_path):

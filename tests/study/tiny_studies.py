@@ -18,12 +18,14 @@ class Told(Train):
     Attributes:
       value: Returns the value of (config, series, method, split).
       asked: Every (config, question) that was answered.
+      metric: Of which metric.
     """
 
     value: object
     asked: list = dataclasses.field(default_factory=list)
     keeps: bool = False
     together: bool = False
+    metric: str = "accuracy"
 
     def run(self, trial, task, out):
         return digest({"config": trial.config.to_json()})
@@ -38,7 +40,7 @@ class Told(Train):
                     value = self.value(trial.config, series, str(method), split)
                     for number in rounds:
                         key = Key(series, str(method), number, split, examples)
-                        rows += rows_of(key, {"all": {"accuracy": value}})
+                        rows += rows_of(key, {"all": {self.metric: value}})
             yield trial, rows
 
 

@@ -107,6 +107,7 @@ def _divergences(
     return np.asarray(accountant.rdp)
 
 
+@functools.lru_cache
 def noise_for(
     epsilon: float, chance: Chance, steps: int, delta: float, mu: float = 0.0
 ) -> float:

@@ -46,9 +46,8 @@ def choices(standing: Standing) -> Choices:
         ready = [line for line in waiting if line.like is None or line.like in by_key]
         waiting = [line for line in waiting if line not in ready]
         for line in ready:
-            settings: Sequence[Settings] = line.arm.grid
-            if line.like is not None:
-                settings = [{**by_key[line.like].settings, **line.changes}]
+            given = {} if line.like is None else by_key[line.like].settings
+            settings = [{**given, **candidate} for candidate in line.arm.grid]
             found = _choose(standing, line, settings, asked)
             if found is not None:
                 by_key[line.key] = found

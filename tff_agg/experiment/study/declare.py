@@ -75,8 +75,8 @@ class Line:
       use: The models that are judged.
       chosen_by: By what the settings are chosen, if not by `use`. The method among
         `use` is then chosen at these settings.
-      like: (row, name) of a line whose chosen settings this one takes over …
-      changes: … with these changes.
+      like: (row, name) of a line. Candidates have the settings that were chosen for
+        it, and on top of them what the arm's grid changes.
       note: Such as 'as published'.
     """
 
@@ -86,20 +86,7 @@ class Line:
     use: Use = BROADCAST
     chosen_by: Use | None = None
     like: tuple[str, str] | None = None
-    changes: Settings = dataclasses.field(default_factory=dict)
     note: str = ""
-
-    def __post_init__(self) -> None:
-        if self.like is None and self.changes:
-            raise ValueError(
-                f"changes={self.changes!r} of the line {self.key} need like: the line "
-                "whose settings they change"
-            )
-        if self.like is not None and self.chosen_by is not None:
-            raise ValueError(
-                f"like={self.like!r} and chosen_by={self.chosen_by!r} of the line "
-                f"{self.key}: its settings are taken over or chosen, not both"
-            )
 
     @property
     def key(self) -> tuple[str, str]:
@@ -358,7 +345,7 @@ def distinct(lines: Iterable[Line]) -> tuple[Line, ...]:
             for settings in line.arm.grid
         ]
         what: list[Any] = [line.row, configs, line.arm.folders, line.use]
-        what += [line.chosen_by, line.like, line.changes]
+        what += [line.chosen_by, line.like]
         if what not in seen:
             seen.append(what)
             kept.append(line)

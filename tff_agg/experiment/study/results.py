@@ -64,12 +64,10 @@ class Results:
         """Made by `search.perform` and `search.results`."""
         self._standing, self._asked = standing, choices.asked
         self.study, self.out = standing.study, standing.out
-        self.chosen = choices.chosen
+        self.chosen = self._choices = choices.chosen
         self.lines = tuple(self.chosen)
-        study = self.study
-        every = study.seeds if study.final else study.search_seeds or study.seeds
-        self._split = study.final or "heldout"
-        self.seeds = tuple(seed for seed in every if self._is_whole(seed))
+        self._split = self.study.final or "heldout"
+        self.seeds = self._whole_seeds()
 
     def line(self, row: str, name: str) -> Line:
         """Returns the line of a row and name."""
@@ -177,16 +175,22 @@ class Results:
         return best
 
     def only(self, lines: Iterable[Line]) -> "Results":
-        """Returns the results of some lines, in that order."""
+        """Returns the results of some lines, in that order, with all their seeds."""
         fewer = copy.copy(self)
         fewer.chosen = {line: self.chosen[line] for line in lines}
         fewer.lines = tuple(fewer.chosen)
+        fewer.seeds = fewer._whole_seeds()
         return fewer
 
     def config(self, line: Line, seed: int = 0) -> RunConfig:
         """Returns the configuration of a chosen line's run."""
         (trial, *_) = self.study.trials(line, self.chosen[line].settings, [seed])
         return self._standing.task(trial).config
+
+    def runs(self, line: Line) -> list[str | None]:
+        """Returns what a chosen line's runs are called in the scores, seed by seed."""
+        trials = self._trials(line, self.chosen[line].settings)
+        return [self._standing.name(trial) for trial in trials]
 
     def folders(self, line: Line) -> list[pathlib.Path]:
         """Returns the run folders of a chosen line; none of runs in memory."""
@@ -258,6 +262,11 @@ class Results:
                 found.append((name, *labels))
         return list(dict.fromkeys(found))
 
+    def _whole_seeds(self) -> tuple[int, ...]:
+        study = self.study
+        every = study.seeds if study.final else study.search_seeds or study.seeds
+        return tuple(seed for seed in every if self._is_whole(seed))
+
     def _is_whole(self, seed: int) -> bool:
         """Returns whether every line of a trained arm has its value for a seed."""
         return all(
@@ -273,9 +282,10 @@ class Results:
         return self.study.trials(line, settings, self.seeds)
 
     def _settings(self, line: Line) -> Sequence[Settings]:
-        if line.like is not None:
-            return [self.chosen[line].settings]
-        return line.arm.grid
+        if line.like is None:
+            return line.arm.grid
+        given = self._choices[self.study.line(*line.like)].settings
+        return [{**given, **candidate} for candidate in line.arm.grid]
 
     def _name(self, metric: Metric | str | None) -> str:
         if isinstance(metric, str):

@@ -166,6 +166,7 @@ def line_table(
     *,
     gains: Columns = IN_PERCENT,
     gains_in: Sequence[Metric] = (),
+    digits: int = 2,
     title: str = "",
 ) -> Table:
     """Lays out a line for each method: labels, metrics, gains over other lines.
@@ -180,6 +181,7 @@ def line_table(
         compared with. Lines that are not named there have no gain.
       gains: How gains are shown.
       gains_in: Of which metrics; the first alone if not given.
+      digits: As in `mean_and_std`.
       title: What the table is about.
 
     Example:
@@ -203,7 +205,8 @@ def line_table(
     rows: list[list[str]] = []
     marked = set()
     for key, values in lines.items():
-        row = [*key, *(mean_and_std(values.get(m.name, ()), m) for m in metrics)]
+        shown = [mean_and_std(values.get(m.name, ()), m, digits) for m in metrics]
+        row = [*key, *shown]
         for references in over.values():
             other = lines[references[key]] if key in references else {}
             for metric in gains_in:

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_OUTPUT_BYTES = 1 << 30
+#: What OPA and OMV may hold of predictions, in bytes.
+OUTPUT_BYTES = 1 << 30
 # What the windows of a run in memory may take.
 _WINDOW_BYTES = 8 << 30
 
 
-def saved(memory_budget: int = _OUTPUT_BYTES) -> Train:
+def saved(memory_budget: int = OUTPUT_BYTES) -> Train:
     """Runs in folders `runs/{digest of settings and seed}`, which resume.
 
     Args:
@@ -60,7 +61,7 @@ def in_memory(
     return _InMemory(keep, initial, memory_budget)
 
 
-def loaded(data: str | None = None, memory_budget: int = _OUTPUT_BYTES) -> Train:
+def loaded(data: str | None = None, memory_budget: int = OUTPUT_BYTES) -> Train:
     """Runs that are there, the `folders` of arms; finished or not.
 
     Args:
@@ -180,13 +181,13 @@ class _InMemory(Train):
             self._check_room(trial, bound, questions)
             passing = {
                 name: _Kept(self.keep) if self.keep else Passing(asked)
-                for name, asked in _methods_of(questions).items()
+                for name, asked in methods_of(questions).items()
             }
             if self.initial:
                 first = bound.initial_weights()
                 for series in passing.values():
                     series.add(0, first)
-            evaluator = _Evaluator(bound, _OUTPUT_BYTES)
+            evaluator = Evaluator(bound)
             rows: list[Score] = []
             for number, iterate, aggregate in rounds(build(bound, shared)):
                 for name, weights in zip(NAMES, (iterate, aggregate), strict=True):
@@ -204,7 +205,7 @@ class _InMemory(Train):
     ) -> None:
         """Refuses windows that do not fit into memory."""
         held = 0
-        for asked in _methods_of(questions).values():
+        for asked in methods_of(questions).values():
             if self.keep is None:
                 held += max((m.window or 1) * m.apart for m in asked)
                 continue
@@ -249,13 +250,13 @@ class _Kept:
         return Stored(self.rounds, self.load).folded(averagers, rounds)
 
 
-class _Evaluator:
+class Evaluator:
     """Asks questions of the series of one run; samples are drawn once."""
 
     def __init__(
         self,
         task: Task,
-        memory_budget: int,
+        memory_budget: int = OUTPUT_BYTES,
         on_progress: methods.Progress | None = None,
     ):
         self._task, self._memory_budget = task, memory_budget
@@ -317,7 +318,7 @@ def of_ledger(folder: pathlib.Path, task: Task) -> Rows:
 
 
 def answers(
-    run: Run, questions: Iterable[Question], memory_budget: int = _OUTPUT_BYTES
+    run: Run, questions: Iterable[Question], memory_budget: int = OUTPUT_BYTES
 ) -> Iterator[Score]:
     """Yields what a run's ledger says, then scores what is asked besides.
 
@@ -328,7 +329,7 @@ def answers(
     """
     known = of_ledger(run.folder, run.task)
     yield from known
-    evaluator = _Evaluator(run.task, memory_budget, progress.tell)
+    evaluator = Evaluator(run.task, memory_budget, progress.tell)
     for question in missing(known_of(known), questions):
         series = Stored(run.rounds(question.series), run.loader(question.series))
         _warn_of_windows(run, series, question)
@@ -380,7 +381,7 @@ def _newest_weights(folder: str | os.PathLike) -> str:
     return f"{sorted(newest.items())} {digests.of_arrays(arrays)}"
 
 
-def _methods_of(questions: Iterable[Question]) -> dict[str, list[Method]]:
+def methods_of(questions: Iterable[Question]) -> dict[str, list[Method]]:
     """Returns what is asked of each series."""
     asked: dict[str, list[Method]] = {}
     for question in questions:
