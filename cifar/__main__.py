@@ -3,7 +3,7 @@
 from cifar.task import Cifar
 from tff_agg.experiment import commands
 
-MORE = {"features": "cifar.features"}
+MORE = {"features": "cifar.features", "study": "cifar.studies"}
 
 if __name__ == "__main__":
     commands.main(Cifar, MORE)

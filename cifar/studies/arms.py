@@ -1,4 +1,4 @@
-"""The arms of the CIFAR-100 table: what each may choose from.
+"""The arms of the CIFAR tables: what each may choose from.
 
 All arms of a level have equally many candidates, of which the paper's parameters are
 one. A training aggregation that steps from its aggregate takes smaller steps from τ on
@@ -9,26 +9,21 @@ too.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tff_agg.recycling import inference
-
-Settings = Mapping[str, Any]
+from cifar.task import CifarConfig
+from tff_agg.experiment.study.declare import Settings
+from tff_agg.recycling.methods import Method, parse_methods
 
 BASELINE, EMA, UTA = "DP-SGD", "EMA_tr", "UTA_tr"
 ORIGINAL, SHIFT = "original", "shift"
+SHIFTS = (ORIGINAL, SHIFT)
 
-# Chosen by what is made of several checkpoints.
-RECYCLED = "recycled"
-
-GRID = inference.Grid(
-    uta=(5, 10, 20, 50, 100),
-    outputs=(5, 10, 20, 50),
-    ema=(0.6, 0.8, 0.9, 0.95, 0.99),
+METHODS = parse_methods(
+    "ema:0.6,0.8,0.9,0.95,0.99 uta:5,10,20,50,100 opa:5,10,20,50 omv:5,10,20,50"
 )
 # For runs eight times as long: averages over as large a part of them, too.
-LONG_GRID = inference.Grid(
-    uta=(5, 10, 20, 50, 100, 200, 400),
-    outputs=(5, 10, 20, 50),
-    ema=(0.6, 0.8, 0.9, 0.95, 0.99, 0.995, 0.998),
+LONG_METHODS = parse_methods(
+    "ema:0.6,0.8,0.9,0.95,0.99,0.995,0.998 uta:5,10,20,50,100,200,400 "
+    "opa:5,10,20,50 omv:5,10,20,50"
 )
 
 
@@ -40,7 +35,7 @@ class Level(NamedTuple):
       noise_multiplier: The noise; None where `fields` give ε.
       curve: At which steps curves are drawn.
       separations: Steps from one checkpoint to the next, for uncertainty.
-      grid: The inference aggregations that are tuned.
+      methods: The inference aggregations that are tuned, kind by kind.
       period: Of the shift.
       fields: What else of a CifarConfig is not as with the features.
     """
@@ -49,7 +44,7 @@ class Level(NamedTuple):
     noise_multiplier: float | None
     curve: tuple[int, ...]
     separations: tuple[int, ...]
-    grid: inference.Grid = GRID
+    methods: tuple[Method, ...] = METHODS
     period: int = 50
     fields: Mapping[str, Any] = {}
 
@@ -62,62 +57,60 @@ class Level(NamedTuple):
 # Images in a batch on average; the clip norm is 1.
 BATCH = 16384
 
-LEVELS: Mapping[str, Level] = {
-    "eps1": Level(250, 21.1, tuple(range(5, 251, 5)), (1, 2, 5, 10, 25, 50)),
-    "eps8": Level(
-        2000,
-        9.4,
-        (*range(100, 1800, 100), *range(1800, 2001, 5)),
-        (1, 5, 10, 25, 50, 100, 200, 400),
-        LONG_GRID,
-    ),
-}
-
 # CIFAR-10 at a size that a core can do. The narrowest layer has four channels in each
 # group, as the paper's network has: sixteen groups of one would take out what tells
 # small images apart.
-REDUCED = "cifar10"
-REDUCED_STEPS, REDUCED_START = 60, 40
-ALL_LEVELS: Mapping[str, Level] = {
-    **LEVELS,
-    REDUCED: Level(
-        REDUCED_STEPS,
-        None,
-        (),
-        (),
-        inference.Grid(uta=(3, 5, 10, 20), outputs=(3, 5, 10), ema=(0.6, 0.8, 0.9)),
-        20,
-        {
-            "dataset": "cifar10",
-            "model": "wide_resnet",
-            "depth": 10,
-            "width": 1,
-            "groups": 4,
-            "shrink": 2,
-            "batch_size": 512,
-            "epsilon": 8.0,
-        },
-    ),
+_REDUCED_STEPS, _REDUCED_START = 60, 40
+_REDUCED: Mapping[str, Any] = {
+    "dataset": "cifar10",
+    "model": "wide_resnet",
+    "depth": 10,
+    "width": 1,
+    "groups": 4,
+    "shrink": 2,
+    "batch_size": 512,
 }
 
 
-def base(level: str, task: str, data_dir: str, seed: int) -> dict[str, Any]:
-    """Returns the settings that all arms share, as fields of a CifarConfig."""
-    facts = ALL_LEVELS[level]
-    shift = {"pds": True, "pds_period": facts.period} if task == SHIFT else {}
-    # A layer starts at zero, whatever the seed; a network's weights are drawn.
-    drawn = {"seed": seed} if level == REDUCED else {}
-    return {
+def _reduced(epsilon: float) -> Level:
+    return Level(
+        _REDUCED_STEPS,
+        None,
+        tuple(range(5, _REDUCED_STEPS + 1, 5)),
+        (1, 2, 5, 10),
+        parse_methods("ema:0.6,0.8,0.9 uta:3,5,10,20 opa:3,5,10 omv:3,5,10"),
+        20,
+        {**_REDUCED, "epsilon": epsilon},
+    )
+
+
+LEVELS: Mapping[str, Level] = {
+    "eps1": Level(250, 21.1, tuple(range(10, 251, 10)), (1, 2, 5, 10, 25, 50)),
+    "eps8": Level(
+        2000,
+        9.4,
+        (*range(200, 1800, 200), *range(1800, 2001, 10)),
+        (1, 5, 10, 25, 50, 100, 200, 400),
+        LONG_METHODS,
+    ),
+    "cifar10_eps1": _reduced(1.0),
+    "cifar10_eps8": _reduced(8.0),
+}
+
+
+def base(level: str, shift: str, data_dir: str) -> CifarConfig:
+    """Returns what all arms share; its seeds are anybody's."""
+    facts = LEVELS[level]
+    fields: dict[str, Any] = {
         "data_dir": data_dir,
         "rounds": facts.steps,
         "batch_size": BATCH,
         "noise_multiplier": facts.noise_multiplier,
         "delta": 1e-5,
-        "insecure_noise_seed": seed,
-        **shift,
-        **drawn,
-        **facts.fields,
+        "pds": shift == SHIFT,
+        "pds_period": facts.period,
     }
+    return CifarConfig(**fields | dict(facts.fields))
 
 
 def plain(rate: float) -> Settings:
@@ -138,6 +131,9 @@ def uta(rate: float, k: int, start: int, step_from: str = "aggregate") -> Settin
         rest
     )
 
+
+_LOW = (2.0, 1.0, 0.5, 4.0)
+_HIGH, _LOW_FIRST = (4.0, 2.0, 1.0, 8.0), (2.0, 4.0, 1.0, 8.0)
 
 # The paper's parameters come first.
 CANDIDATES: Mapping[tuple[str, str], Mapping[str, Sequence[Settings]]] = {
@@ -185,27 +181,19 @@ CANDIDATES: Mapping[tuple[str, str], Mapping[str, Sequence[Settings]]] = {
         EMA: [ema(4.0, 0.85, 200), ema(2.0, 0.85, 1600), ema(1.0, 0.85, 1600)],
         UTA: [uta(4.0, 10, 50), uta(2.0, 10, 1600), uta(1.0, 10, 1600)],
     },
-    # Averages as in the paper's rows for ε = 8, from two thirds of the run on.
+    # β and k as in the paper's rows, whose rates come first; averages are used from two
+    # thirds of the run on.
     **{
-        (REDUCED, task): {
-            BASELINE: [plain(rate) for rate in (4.0, 2.0, 1.0, 8.0)],
-            EMA: [ema(rate, 0.6, REDUCED_START) for rate in (2.0, 4.0, 1.0, 8.0)],
-            UTA: [uta(rate, k, REDUCED_START) for rate in rates],
+        (level, shift): {
+            BASELINE: [plain(rate) for rate in rates],
+            EMA: [ema(rate, decay, _REDUCED_START) for rate in averaged],
+            UTA: [uta(rate, k, _REDUCED_START) for rate in averaged_by_uta],
         }
-        for task, k, rates in (
-            (ORIGINAL, 2, (4.0, 2.0, 1.0, 8.0)),
-            (SHIFT, 5, (2.0, 4.0, 1.0, 8.0)),
+        for level, shift, decay, k, rates, averaged, averaged_by_uta in (
+            ("cifar10_eps1", ORIGINAL, 0.5, 2, _LOW, _LOW, _LOW),
+            ("cifar10_eps1", SHIFT, 0.6, 3, _LOW, _LOW, _LOW),
+            ("cifar10_eps8", ORIGINAL, 0.6, 2, _HIGH, _LOW_FIRST, _HIGH),
+            ("cifar10_eps8", SHIFT, 0.6, 5, _HIGH, _LOW_FIRST, _LOW_FIRST),
         )
     },
-}
-
-# What the causes are looked for with, without a shift, on validation data: the other
-# reading of the training aggregation and runs without noise, at ε = 1.
-PROBES: Mapping[str, tuple[str, Mapping[str, Any], Sequence[Settings]]] = {
-    "iterate": (
-        "eps1",
-        {},
-        [uta(4.0, 50, 100, "iterate"), uta(2.0, 50, 100, "iterate")],
-    ),
-    "no_noise": ("eps1", {"noise_multiplier": 0.0}, [plain(2.0), plain(4.0)]),
 }

@@ -4,20 +4,44 @@ For each separation of the checkpoints, so that it shows how far apart they have
 before they vary as much as runs of different seeds do.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import csv
+import itertools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import cifar_arms as arms
-from benchmarks.cifar_lanes import Bundle, Settings
+from cifar.studies import arms, side_by_side
 from cifar.task import Cifar, CifarConfig
-from tff_agg.experiment.study import show
+from tff_agg.experiment.config import RunConfig
+from tff_agg.experiment.study import figures
+from tff_agg.experiment.study.declare import Line
+from tff_agg.experiment.study.results import Results
+from tff_agg.experiment.study.show import Table
 from tff_agg.recycling import uncertainty
 
 SIZES = (2, 3, 4, 5)
 EXAMPLES = 1000
 _REPEATS = 20
+
+
+class Ratios(NamedTuple):
+    """What checkpoints say of uncertainty, against independent runs.
+
+    Attributes:
+      sizes: Of the sets of models.
+      independent: The mean widths from runs, by size.
+      checkpoints: Those from checkpoints, by separation.
+      ratio: The first over the second.
+      walk: See `walk`; the mean over runs. Nothing where ε was given, not the noise.
+    """
+
+    sizes: Sequence[int]
+    independent: Sequence[float]
+    checkpoints: Mapping[int, Sequence[float]]
+    ratio: Mapping[int, Sequence[float]]
+    walk: Mapping[int, float]
 
 
 def steps(last: int, separations: Sequence[int]) -> tuple[int, ...]:
@@ -31,38 +55,45 @@ def steps(last: int, separations: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(step for step in found if step > 0))
 
 
-def compare(
-    bundles: Sequence[Bundle], settings: Settings, level: arms.Level, data_dir: str
-) -> dict[str, Any]:
-    """Compares the final iterates of runs with the checkpoints of each.
+def kept(config: RunConfig) -> tuple[int, ...]:
+    """Returns the steps of a run whose checkpoints are needed."""
+    needed = [
+        steps(level.steps, level.separations)
+        for level in arms.LEVELS.values()
+        if level.steps == config.rounds
+    ]
+    return tuple(sorted(set().union(*needed)))
+
+
+def compare(results: Results, line: Line, level: arms.Level) -> Ratios | None:
+    """Compares the final iterates of a line's runs with the checkpoints of each.
+
+    None where checkpoints are missing.
 
     Args:
-      bundles: Runs of different seeds, two at least.
-      settings: Which of each bundle's runs.
+      results: Of two seeds at least.
+      line: Whose runs.
       level: Says how long the runs are and what separations to try.
-      data_dir: Where the data are.
-
-    Returns:
-      'sizes'; 'independent': the mean widths from runs, by size; by separation,
-      'checkpoints': those from checkpoints, and 'ratio'; 'walk': see `walk`, the mean
-      over runs.
     """
-    task = Cifar(CifarConfig(data_dir=data_dir, rounds=1, noise_multiplier=1.0))
+    needed = steps(level.steps, level.separations)
+    runs = [side_by_side.checkpoints(results.out, run) for run in results.runs(line)]
+    if any(set(needed) - set(run) for run in runs):
+        return None
+    config = results.config(line)
+    assert isinstance(config, CifarConfig)
+    task = Cifar(config)
     rows = task.flat_sample(task.fixed_sample("heldout", EXAMPLES))
     predict = task.predictor()
-    needed = steps(level.steps, level.separations)
-    variance = level.step_variance(settings["learning_rate"])
-    scores, walks = [], []
-    for bundle in bundles:
-        kept = bundle.checkpoints(settings)
-        scores.append({step: predict(kept[step], rows).scores for step in needed})
-        walks.append(walk(kept, variance))
-    return of_scores(scores, level.steps, level.separations) | {
-        "walk": {
-            apart: float(np.mean([found[apart] for found in walks]))
-            for apart in walks[0]
-        }
-    }
+    scores = [
+        {step: predict(run[step], rows).scores for step in needed} for run in runs
+    ]
+    found = of_scores(scores, level.steps, level.separations)
+    if level.noise_multiplier is None:
+        return found
+    variance = level.step_variance(config.learning_rate)
+    walks = [walk(run, variance) for run in runs]
+    mean = {apart: float(np.mean([w[apart] for w in walks])) for apart in walks[0]}
+    return found._replace(walk=mean)
 
 
 def walk(kept: Mapping[int, Mapping[str, Any]], variance: float) -> dict[int, float]:
@@ -88,42 +119,111 @@ def walk(kept: Mapping[int, Mapping[str, Any]], variance: float) -> dict[int, fl
 
 def of_scores(
     scores: Sequence[Mapping[int, np.ndarray]], last: int, separations: Sequence[int]
-) -> dict[str, Any]:
+) -> Ratios:
     """Compares by predicted distributions, [examples, classes] for each run's steps."""
     sizes = [size for size in SIZES if size <= len(scores)]
 
     def widths(models: Sequence[np.ndarray]) -> uncertainty.Widths:
         return uncertainty.interval_widths(models, lambda one, _: one, [None], sizes)
 
-    def final(run: Mapping[int, np.ndarray]) -> np.ndarray:
-        return run[last]
+    def alone(apart: int) -> Callable[[Mapping[int, np.ndarray]], uncertainty.Widths]:
+        return lambda run: widths([run[last - n * apart] for n in range(max(sizes))])
 
-    found: dict[str, Any] = {"sizes": sizes, "checkpoints": {}, "ratio": {}}
-    for apart in separations:
-
-        def alone(
-            run: Mapping[int, np.ndarray], apart: int = apart
-        ) -> uncertainty.Widths:
-            return widths([run[last - n * apart] for n in range(max(sizes))])
-
-        both = uncertainty.compare_estimators(
-            scores, final, widths, alone, repeats=_REPEATS
+    both = {
+        apart: uncertainty.compare_estimators(
+            scores, lambda run: run[last], widths, alone(apart), repeats=_REPEATS
         )
-        found["independent"] = both.independent.mean(axis=0).tolist()
-        found["checkpoints"][apart] = both.checkpoints.mean(axis=0).tolist()
-        found["ratio"][apart] = both.ratio.tolist()
-    return found
+        for apart in separations
+    }
+    return Ratios(
+        sizes,
+        both[separations[0]].independent.mean(axis=0).tolist(),
+        {apart: b.checkpoints.mean(axis=0).tolist() for apart, b in both.items()},
+        {apart: b.ratio.tolist() for apart, b in both.items()},
+        {},
+    )
 
 
-def table(found: Mapping[str, Mapping[str, Any]]) -> str:
+def table(found: Mapping[str, Ratios]) -> Table:
     """Lays the ratios out: a line for each kind of run and separation."""
+    most = max(len(ratios.sizes) for ratios in found.values())
     rows = [
-        [name, apart, *(f"{ratio:.2f}" for ratio in ratios)]
-        for name, facts in found.items()
-        for apart, ratios in facts["ratio"].items()
+        [name, apart, *(f"{r:.2f}" for r in ratio), *[""] * (most - len(ratio))]
+        for name, ratios in found.items()
+        for apart, ratio in ratios.ratio.items()
     ]
-    most = max((len(row) - 2 for row in rows), default=0)
-    padded = [[*map(str, row), *[""] * (most + 2 - len(row))] for row in rows]
     sizes = [f"N={size}" for size in SIZES[:most]]
-    header = ["ratio of widths", "steps apart", *sizes]
-    return show.render(show.Table(header, padded))
+    return Table(["ratio of widths", "steps apart", *sizes], rows)
+
+
+def every_ratio(found: Mapping[str, Ratios]) -> Table:
+    """Returns all widths, for programs."""
+    rows = [
+        [name, apart, size, independent, width, ratio]
+        for name, ratios in found.items()
+        for apart, widths in ratios.checkpoints.items()
+        for size, independent, width, ratio in zip(
+            ratios.sizes, ratios.independent, widths, ratios.ratio[apart], strict=True
+        )
+    ]
+    header = ("line", "apart", "models", "independent", "checkpoints", "ratio")
+    return Table(header, rows)
+
+
+def every_walk(found: Mapping[str, Ratios]) -> Table:
+    """Returns how far the weights have moved, for programs: see `walk`."""
+    rows = [
+        [name, apart, moved]
+        for name, ratios in found.items()
+        for apart, moved in ratios.walk.items()
+    ]
+    return Table(("line", "steps", "over_noise"), rows)
+
+
+#: A panel: by the name of a curve, widths by the number of models.
+Panel = Mapping[str, Mapping[int, float]]
+
+
+def panels(found: Mapping[str, Ratios]) -> dict[str, Panel]:
+    """Returns a panel for each line: independent runs, checkpoints so many apart."""
+    drawn: dict[str, Panel] = {}
+    for name, ratios in found.items():
+        curves = {"independent runs": ratios.independent}
+        for apart, widths in ratios.checkpoints.items():
+            curves[f"checkpoints {apart} apart"] = widths
+        drawn[name] = {
+            curve: dict(zip(ratios.sizes, widths, strict=True))
+            for curve, widths in curves.items()
+        }
+    return drawn
+
+
+def panel_of(folder: str) -> Panel:
+    """Returns the panel of what `uncertainty` has written, of whichever task."""
+    widths: dict[str, dict[int, list[float]]] = {}
+    with open(pathlib.Path(folder) / "widths.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            of_curve = widths.setdefault(row["estimator"], {})
+            of_curve.setdefault(int(row["models"]), []).append(float(row["width"]))
+    return {
+        curve: {size: float(np.mean(several)) for size, several in by_size.items()}
+        for curve, by_size in widths.items()
+    }
+
+
+def draw(path: pathlib.Path, drawn: Mapping[str, Panel]) -> None:
+    """Draws mean widths over the number of models, a panel for each kind of run."""
+    figure, axes = figures.new_figure(len(drawn), width=4.2)
+    for axis, (title, curves) in zip(axes, drawn.items(), strict=True):
+        for (name, widths), colour in zip(
+            curves.items(), itertools.cycle(figures.COLOURS), strict=False
+        ):
+            style = "--" if name == "independent runs" else "-"
+            axis.plot([*widths], [*widths.values()], f"o{style}", color=colour,
+                      label=name)  # fmt: skip
+        axis.set_title(title, fontsize=9)
+        axis.set(xlabel="number of models N", yscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("mean width of the 95 % interval")
+    figures.legends(figure, axes)
+    figures.save(figure, path)

@@ -187,11 +187,6 @@ class Results:
         (trial, *_) = self.study.trials(line, self.chosen[line].settings, [seed])
         return self._standing.task(trial).config
 
-    def runs(self, line: Line) -> list[str | None]:
-        """Returns what a chosen line's runs are called in the scores, seed by seed."""
-        trials = self._trials(line, self.chosen[line].settings)
-        return [self._standing.name(trial) for trial in trials]
-
     def folders(self, line: Line) -> list[pathlib.Path]:
         """Returns the run folders of a chosen line; none of runs in memory."""
         trials = self._trials(line, self.chosen[line].settings)
