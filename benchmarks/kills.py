@@ -54,6 +54,7 @@ _COMMON: dict[str, Any] = {
     "validation_examples": 60,
     "test_examples": 60,
     "lanes": 2,
+    "batch_size": 16,
 }
 _TABLES = ("metrics.csv", "validation.csv", "test.csv", "config.json")
 

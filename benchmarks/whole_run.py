@@ -202,6 +202,7 @@ def config_of(model: str, store: str) -> Any:
         server_learning_rate=1.0,
         server_momentum=0.9,
         averager="uta",
+        batch_size=16,
         max_sentences=8,
         embedding_size=sizes.embedding,
         lstm_size=sizes.lstm,

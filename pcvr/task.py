@@ -240,6 +240,12 @@ class Pcvr(JaxTask):
 
         return evaluate
 
+    def trivial(self, sample: Sample) -> Scores:
+        """Returns the scores of one chance for all clicks: the share of conversions."""
+        labels = self.flat_sample(sample).labels
+        chances = np.full(len(labels), labels.mean())
+        return {"all": auc.values(chances, labels)}
+
     def judge(self) -> OutputJudge:
         """Mean outputs are judged by their ranks."""
         return auc.judge()

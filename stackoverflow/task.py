@@ -41,15 +41,15 @@ class StackOverflowConfig(TrainConfig):
         "", "folder of the prepared token store", role="place", data=True
     )
     max_sentences: int = described(
-        256, "sentences of a client used per round, at most", at_least=1,
+        16, "sentences of a client used per round, at most", at_least=1,
         role="cohort",
     )  # fmt: skip
     validation_users: int = described(
         0, "validate on sentences of so many users of the split heldout; 0: of all",
         role="watching",
     )  # fmt: skip
-    embedding_size: int = described(96, "width of the embedding", at_least=1)
-    lstm_size: int = described(670, "units of the LSTM", at_least=1)
+    embedding_size: int = described(24, "width of the embedding", at_least=1)
+    lstm_size: int = described(48, "units of the LSTM", at_least=1)
 
 
 _NO_STORE = ("store", NOT_GIVEN)
@@ -81,6 +81,7 @@ class StackOverflow(task.UserTask):
     package = "stackoverflow"
     Config = StackOverflowConfig
     Data = StackOverflowData
+    examples_field = "max_sentences"
     metrics = (
         Metric("accuracy", is_share=True),
         Metric("accuracy_with_oov", is_share=True),
@@ -250,6 +251,11 @@ class StackOverflow(task.UserTask):
             return {kind: metrics.finalize(total) for kind, total in found.items()}
 
         return scores
+
+    def trivial(self, sample: task.Sample) -> task.Scores:
+        """Returns the scores of the words' shares: always the most frequent word."""
+        targets = {kind: rows[:, 1:][rows[:, 1:] > 0] for kind, rows in sample.items()}
+        return metrics.of_shares(self.sizes, targets)
 
     @property
     def classes(self) -> int:

@@ -4,6 +4,7 @@ What a vocabulary with noise has spent is kept with it, and stays with a prepara
 that is started over: the words that were replaced have been seen.
 """
 
+import dataclasses
 import logging
 import math
 import os
@@ -18,6 +19,11 @@ from tff_agg.privacy.selection import KeySelection
 from tff_agg.runtime.job_processes import Processes
 
 _log = logging.getLogger(__name__)
+
+# Of mailing lists, so many times the words have half as many votes: 2 to this power.
+_WORDS_PER_VOTE = 0.8
+# Below it the words cost as much as a training at ε = 8.
+_LEAST_MULTIPLIER = 1.0
 
 # Files of word counts are merged in groups of about this many bytes.
 _MERGE_BYTES = 1 << 25
@@ -125,16 +131,42 @@ def _private_words(
             f"{selection.cap}, or data of more users"
         )
     if len(words) < vocab_size:
-        _log.warning(
-            "vocab_size=%d, but only %d words have more than %.4g noisy votes",
-            vocab_size,
-            passed,
-            selection.threshold,
-        )
+        _log.warning("%s", too_few(vocab_size, passed, selection))
     releases = [selection.release("vocabulary")]
     if os.path.exists(work.path(_SPENT)):
         releases.append(Release.from_json(encode.read_json(work.path(_SPENT))))
     return {"words": words, "release": _together(releases).to_json()}
+
+
+def too_few(vocab_size: int, passed: int, selection: KeySelection) -> str:
+    """Says what would help where few words have passed, and what it would give.
+
+    It looks at nothing but how many words have passed, which has noise.
+
+    Args:
+      vocab_size: How many words were asked for.
+      passed: How many passed.
+      selection: How they were chosen.
+    """
+    found = (
+        f"vocab_size={vocab_size}, but only {passed} words have more than "
+        f"{selection.threshold:.4g} noisy votes of users; all others are unknown words."
+    )
+    # How much lower the threshold has to be, and with it the noise.
+    share = (passed / vocab_size) ** (1 / _WORDS_PER_VOTE)
+    wanted = max(selection.noise_multiplier * share, _LEAST_MULTIPLIER)
+    multiplier = float(f"{wanted:.2g}")
+    if multiplier >= selection.noise_multiplier:
+        return f"{found} More users, or a larger --vocab_user_cap, would help."
+    other = dataclasses.replace(selection, noise_multiplier=multiplier)
+    more = passed * (selection.threshold / other.threshold) ** _WORDS_PER_VOTE
+    more = min(round(more, -1), vocab_size)
+    return (
+        f"{found} --vocab_noise_multiplier={multiplier:g} asks for "
+        f"{other.threshold:.4g} votes, which about {more:.0f} words "
+        f"may have, for ρ = {other.rho:.3g} instead of {selection.rho:.3g}; a larger "
+        "--vocab_user_cap lets users vote for more words each."
+    )
 
 
 def _merged_counts(paths: list[str], work: Work, crew: Processes) -> list[str]:

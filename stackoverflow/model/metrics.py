@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from stackoverflow.model import next_word
 
 SUM_NAMES = (
@@ -135,6 +137,55 @@ def finalize(totals: Mapping[str, float]) -> dict[str, float]:
         "perplexity": math.exp(loss) if not loss > 700 else math.inf,
         "tokens": float(totals["tokens"]),
     }
+
+
+def of_shares(
+    config: next_word.ModelConfig, targets: Mapping[str, np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Returns the metrics of a model that knows the shares of the words, and no more.
+
+    Its guess is the word that is most frequent among those that count.
+
+    Args:
+      config: Says which ids are special.
+      targets: By group, the ids that came, without padding.
+
+    Returns:
+      The metrics by group, and over all of them under 'all'.
+    """
+    counts = {
+        kind: np.bincount(ids, minlength=config.num_ids).astype(np.float64)
+        for kind, ids in targets.items()
+    }
+    whole = np.sum(list(counts.values()), axis=0)
+    seen = whole > 0
+    losses = np.zeros_like(whole)
+    losses[seen] = -np.log(whole[seen] / whole.sum())
+    left_out = {
+        "": [],
+        "_with_oov": [config.bos, config.eos],
+        "_words": [config.bos, config.eos, config.oov],
+    }
+
+    def sums_of(count: np.ndarray) -> dict[str, float]:
+        right, counted = {}, {}
+        for name, ids in left_out.items():
+            among = np.delete(np.arange(len(whole)), ids)
+            right[name] = float(count[among[whole[among].argmax()]])
+            counted[name] = float(count[among].sum())
+        return {
+            "loss": float(count @ losses),
+            "tokens": counted[""],
+            "correct": right["_words"],
+            "countable": counted["_words"],
+            "correct_with_oov": right["_with_oov"],
+            "countable_with_oov": counted["_with_oov"],
+            "correct_all": right[""],
+        }
+
+    found = {kind: sums_of(count) for kind, count in counts.items()}
+    every = {"all": add(found.values())} | found
+    return {kind: finalize(total) for kind, total in every.items()}
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -116,26 +116,28 @@ class Sizes(StudyOptions):
 
     def config(self, setting: str, **changes: Any) -> StackOverflowConfig:
         """Returns what all runs of a setting have in common, but for the changes."""
-        return StackOverflowConfig(
-            store=self.store,
-            rounds=self.rounds,
-            clients_per_round=25,
-            max_sentences=8,
-            batch_size=8,
-            embedding_size=16,
-            lstm_size=32,
-            client_learning_rate=2.0,
-            clip_norm=0.5,
-            epsilon=self.epsilon,
-            evaluate_every=20,
-            validation_examples=EXAMPLES["heldout"],
+        common: dict[str, Any] = {
+            "store": self.store,
+            "rounds": self.rounds,
+            "clients_per_round": 25,
+            "participation": "at_most_once",
+            "mechanism": "tree",
+            "averager": "last",
+            "max_sentences": 8,
+            "batch_size": 8,
+            "embedding_size": 16,
+            "lstm_size": 32,
+            "client_learning_rate": 2.0,
+            "clip_norm": 0.5,
+            "epsilon": self.epsilon,
+            "evaluate_every": 20,
+            "validation_examples": EXAMPLES["heldout"],
             # UTA_inf is of the checkpoints of all rounds.
-            keep_last=0,
+            "keep_last": 0,
             # One lane: the same sums, to the last bit, on any number of cores.
-            lanes=1,
-            **SETTINGS[setting],
-            **changes,
-        )
+            "lanes": 1,
+        }
+        return StackOverflowConfig(**{**common, **SETTINGS[setting], **changes})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

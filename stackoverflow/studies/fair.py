@@ -161,6 +161,7 @@ def declare(options: Fair) -> Study:
         # Without noise the paper's rates are too high for a small population.
         for name in TRAINED_BY_THE_PAPER if level != "inf" else ():
             file = read("full", level, name)
+            assert file.server_learning_rate is not None, "every file says it"
             point = (file.clip_norm, file.server_learning_rate)
             published = arm(base, name, TREE, [point])
             lines.append(Line(level, f"{name}, {PUBLISHED}", published, note=PUBLISHED))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stackoverflow import prepare
-from stackoverflow.data import encode, vocabulary, votes
+from stackoverflow.data import encode, vocabulary, votes, word_choice
 from stackoverflow.data.preparation import prepare_store
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
@@ -248,6 +248,23 @@ def test_a_run_counts_the_vocabulary(tmp_path):
     assert plan.epsilon == pytest.approx(8.0, abs=1e-4)
     assert plan.rho == pytest.approx(plan.training_rho + 0.02)
     assert plan.noise_multiplier > config.build_plan().noise_multiplier
+
+
+def test_a_vocabulary_that_collapses_says_which_flag_would_help():
+    """What a stranger saw: 208 words of 2,000."""
+    selection = KeySelection(100, 5.0, delta=1e-7)
+    text = word_choice.too_few(2000, 208, selection)
+    assert text.startswith("vocab_size=2000, but only 208 words have more than 300.9")
+    assert "--vocab_noise_multiplier=1 asks for 60.98 votes" in text
+    assert "for ρ = 0.5 instead of 0.02" in text
+    # Of the mailing lists: 1,063 words at 2 where 511 had passed at 5.
+    text = word_choice.too_few(1050, 511, selection)
+    assert "multiplier=2 asks for 121 votes, which about 1050 words" in text
+    # Never more noise, never none.
+    lone = KeySelection(100, 1.0, delta=1e-7)
+    assert "More users, or a larger --vocab_user_cap" in word_choice.too_few(
+        2000, 3, lone
+    )
 
 
 def run(*arguments):

@@ -18,6 +18,7 @@ from tff_agg.recycling.metrics import Metric
 
 PLAIN = {
     "noise_multiplier": 0.0,
+    "averager": "last",
     "server_momentum": 0.5,
     "server_learning_rate": 1.0,
     "clip_norm": 1.0,

@@ -119,7 +119,7 @@ def test_a_dry_run_measures_without_writing_or_the_runs_noise(
 
 
 def test_a_dry_run_shows_the_plan_and_then_that_users_are_too_few(make_task, tmp_path):
-    task, plans = make_task(rounds=500), []
+    task, plans = make_task(rounds=500, participation="at_most_once"), []
     with pytest.raises(sampler.ExhaustedError, match="users"):
         estimate.estimate(task, str(tmp_path / "run"), on_plan=plans.append)
     (plan,) = plans
@@ -157,7 +157,7 @@ def test_the_binary_shows_it_and_leaves_no_folder(token_store, tmp_path):
     ],
 )
 def test_too_few_users_are_told_in_terms_of_the_flags(make_task, changes, words):
-    task = make_task(rounds=500, **changes)
+    task = make_task(rounds=500, participation="at_most_once", **changes)
     with pytest.raises(sampler.ExhaustedError) as caught:
         cohorts.build_sampler(task)
     text = str(caught.value)
@@ -169,7 +169,7 @@ def test_too_few_users_are_told_in_terms_of_the_flags(make_task, changes, words)
 
 
 def test_the_error_names_the_most_that_would_fit(make_task):
-    task = make_task(rounds=60)
+    task = make_task(rounds=60, participation="at_most_once")
     users = task.population_size
     with pytest.raises(sampler.ExhaustedError) as caught:
         cohorts.build_sampler(task)
@@ -178,9 +178,11 @@ def test_the_error_names_the_most_that_would_fit(make_task):
     most["min_separation"] = users // 4
     for name, value in most.items():
         assert f"--{name} of at most {value}" in text
-        cohorts.build_sampler(make_task(**({"rounds": 60} | {name: value})))
+        rest = {} if name == "min_separation" else {"participation": "at_most_once"}
+        cohorts.build_sampler(make_task(**({"rounds": 60} | rest | {name: value})))
         with pytest.raises(sampler.ExhaustedError):
-            cohorts.build_sampler(make_task(**({"rounds": 60} | {name: value + 1})))
+            more = {name: value + 1}
+            cohorts.build_sampler(make_task(**({"rounds": 60} | rest | more)))
 
 
 def test_a_moving_average_over_what_is_kept_is_the_one_over_all_rounds():

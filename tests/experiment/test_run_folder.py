@@ -157,7 +157,7 @@ def test_a_run_goes_on_with_other_lanes(stopped, run, make_task):
         ({"averager": "ema", "ema_decay": 1.5}, "decay"),
         ({"lstm_size": 0}, "lstm_size"),
         ({"embedding_size": 0}, "embedding_size"),
-        ({"clients_per_round": 100}, "users"),
+        ({"clients_per_round": 300}, "users"),
     ],
 )
 def test_what_is_refused_leaves_no_folder(run, make_task, tmp_path, bad, message):

@@ -11,6 +11,7 @@ from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tests import command_lines, tiny_stores
 from tff_agg import averaging
 from tff_agg.experiment import config as configs
+from tff_agg.experiment import presets
 from tff_agg.experiment.run import identity
 from tff_agg.privacy import recipe
 from tff_agg.server import Schedule
@@ -22,6 +23,43 @@ def make(**changes):
     return StackOverflowConfig(**({"noise_multiplier": 0.5} | changes))
 
 
+def test_the_defaults_fit_the_population():
+    config = make(rounds=300)
+    fitted = config.for_population(4381)
+    assert (fitted.min_separation, fitted.step_origin) == (43, "iterate")
+    assert make(averager="uta").step_origin == "aggregate"
+    assert fitted.for_population(4381) == fitted
+    once = config.for_population(30_000)
+    assert once.min_separation is None and once.schema_name == "at_most_once"
+    # What was asked for stays, fitting or not.
+    for asked in ({"participation": "at_most_once"}, {"min_separation": 50}):
+        asked_for = make(rounds=300, averager="last", **asked).for_population(4381)
+        assert asked_for == make(rounds=300, averager="last", **asked)
+
+
+def test_the_servers_rate_follows_from_model_clip_norm_and_momentum():
+    rate = make().server_rate(64_388)
+    assert rate == pytest.approx(22.7, abs=0.05)
+    assert make().server_rate(8 * 64_388) == pytest.approx(2 * rate)
+    assert make(clip_norm=0.6).server_rate(64_388) == pytest.approx(rate / 2)
+    slow = make(averager="last", server_momentum=0.9)
+    assert slow.server_rate(64_388) == pytest.approx(rate / 10)
+    assert make(server_learning_rate=3.0).server_rate(64_388) == 3.0
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_a_preset_holds_where_no_flag_says_otherwise(name):
+    settings = presets.PRESETS[name].settings
+    found = read(NOISE, f"--preset={name}")
+    assert found == StackOverflowConfig(noise_multiplier=0.5, **settings)
+    other = read("--clip_norm=0.7", NOISE, f"--preset={name}")
+    assert other == dataclasses.replace(found, clip_norm=0.7)
+
+
+def test_no_preset_is_the_best():
+    assert read(NOISE) == read(NOISE, "--preset=best") == make()
+
+
 def test_it_survives_json():
     config = make(averager="uta", k=5)
     assert StackOverflowConfig(**json.loads(json.dumps(config.to_json()))) == config
@@ -29,12 +67,14 @@ def test_it_survives_json():
 
 # What schedule-free training asks for.
 FREE = {"step_from": "iterate", "server_momentum": 0.0}
+PAPER = presets.PRESETS["paper_baseline"].settings
 
 
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({}, "last"),
+        ({}, "schedule_free(beta=0.9, gamma=8)"),
+        (PAPER, "last"),
         ({"averager": "uta", "k": 5}, "uta(k=5)"),
         (
             {"averager": "ema", "ema_weight": 0.5, "ema_warm_up": False},
@@ -86,12 +126,12 @@ def test_restarts_cost_noise():
         ({"averager": "mean"}, "averager must be one of last, uta, ema, pda"),
         ({"averager": "ema"}, "exactly one of ema_weight"),
         (
-            {"averager": "schedule_free", "step_from": "iterate"},
+            {"server_momentum": 0.95},
             "step_from=iterate and server_momentum=0; got step_from=iterate and "
-            "server_momentum=0.95",
+            "server_momentum=0.95. Other averagers: last, uta",
         ),
         (
-            {"averager": "schedule_free", "server_momentum": 0.0},
+            {"step_from": "aggregate"},
             "got step_from=aggregate",
         ),
         ({"beta": 1.5}, "beta must be at most 1; got 1.5"),
@@ -119,12 +159,12 @@ def test_users_of_small_models_are_grouped():
 
 
 def test_a_change_is_reported_field_by_field():
-    one = make().to_json()
-    other = make(k=9, server_momentum=0.5).to_json()
+    one = make(averager="last").to_json()
+    other = make(averager="last", k=9, server_momentum=0.5).to_json()
     assert identity.differences(one, one) == []
     assert identity.differences(one, other) == [
         "k: was 3, is now 9",
-        "server_momentum: was 0.95, is now 0.5",
+        "server_momentum: was 0.0, is now 0.5",
     ]
 
 
@@ -179,11 +219,14 @@ NOISE = "--noise_multiplier=0.5"
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--ema_decay=0.9"], "--ema_decay=0.9 needs averager=ema; it is last"),
+        (
+            ["--ema_decay=0.9"],
+            "--ema_decay=0.9 needs averager=ema; it is schedule_free",
+        ),
         (["--averager=uta", "--gamma=2"], "--gamma=2.0 needs averager=pda or schedule"),
-        (["--k=3"], "--k=3 needs averager=uta; it is last"),
+        (["--k=3"], "--k=3 needs averager=uta; it is schedule_free"),
         (["--pds_period=50"], "--pds_period=50 needs pds=True; it is False"),
-        (["--bands=4"], "--bands=4 needs mechanism=banded or square_root; it is tree"),
+        (["--bands=4"], "--bands=4 needs mechanism=banded or square_root; it is blt"),
         (
             ["--mechanism=banded", "--bands=50", "--rounds=20"],
             "--bands=50: there are only 20 rounds to correlate",
@@ -191,13 +234,19 @@ NOISE = "--noise_multiplier=0.5"
         (["--runtime=worker", "--lanes=2"], "--lanes=2 needs runtime=local"),
         (["--ray_address=auto"], "--ray_address=auto needs runtime=ray; it is local"),
         (["--keep_last=0", "--keep_every=5"], "--keep_every=5 needs keep_last"),
+        (["--server_optimizer=adam"], "=adam needs server_learning_rate: how far its"),
         (["--server_beta_2=0.9"], "--server_beta_2=0.9 needs server_optimizer=adam"),
         (
-            ["--server_optimizer=adam", "--nesterov"],
+            ["--server_optimizer=adam", "--server_learning_rate=1", "--nesterov"],
             "--nesterov.* needs server_optimizer=momentum; it is adam",
         ),
         (
-            ["--server_optimizer=adagrad"],
+            [
+                "--server_optimizer=adagrad",
+                "--averager=last",
+                "--server_momentum=0.95",
+                "--server_learning_rate=1",
+            ],
             "adagrad has no momentum: it goes with server_momentum=0, got 0.95",
         ),
         (
@@ -219,7 +268,12 @@ def test_flags_that_would_change_nothing_are_refused(given, message):
         ["--pds", "--pds_period=50"],
         ["--mechanism=banded", "--rounds=4"],  # the default is not asked for
         ["--mechanism=banded", "--bands=20", "--rounds=20"],
-        ["--server_optimizer=yogi", "--server_beta_2=0.9", "--server_epsilon=0.1"],
+        [
+            "--server_optimizer=yogi",
+            "--server_beta_2=0.9",
+            "--server_epsilon=0.1",
+            "--server_learning_rate=0.1",
+        ],
         ["--server_rate_schedule=cosine", "--server_warm_up=20"],
     ],
 )
@@ -278,13 +332,14 @@ def test_validation_on_users_takes_all_of_their_sentences(tmp_path):
 def test_the_servers_step_follows_from_flags():
     flags = ["--server_optimizer=adam", "--server_momentum=0.8", "--averager=uta"]
     rates = ["--server_rate_schedule=linear", "--server_learning_rate=0.1"]
-    step = read(NOISE, "--rounds=10", *flags, *rates).build_server_step()
+    step = read(NOISE, "--rounds=10", *flags, *rates).build_server_step(1000)
     assert step.optimiser.parameters == {
         "name": "adam", "beta_1": 0.8, "beta_2": 0.99, "epsilon": 1e-3
     }  # fmt: skip
     assert step.learning_rate == Schedule(0.1, 10, "linear")
     assert step.averager.name == "uta(k=3)"
-    assert read(NOISE).build_server_step().to_json() == {
+    paper = read(NOISE, "--preset=paper_baseline")
+    assert paper.build_server_step(1000).to_json() == {
         "learning_rate": 0.5, "momentum": 0.95, "nesterov": False,
         "step_from": "aggregate",
     }  # fmt: skip

@@ -6,9 +6,11 @@ import sys
 
 from stackoverflow.task import StackOverflowConfig
 from tests import command_lines, forked
+from tff_agg.experiment import presets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = [
+    "--preset=paper_baseline",
     "--rounds=8",
     "--clients_per_round=4",
     "--max_sentences=20",
@@ -25,7 +27,8 @@ FLAGS = [
 ]
 
 
-TINY = {
+# Tests of the machinery look at what a tree and momentum do.
+TINY = dict(presets.PRESETS["paper_baseline"].settings) | {
     "rounds": 6,
     "clients_per_round": 4,
     "max_sentences": 20,

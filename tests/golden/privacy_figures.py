@@ -83,6 +83,13 @@ PLANS: dict[str, dict[str, Any]] = {
         "delta": 1e-5,
     },
 }
+# The defaults of that time.
+_FLAGS = {
+    "mechanism": "tree",
+    "rounds": 2000,
+    "server_momentum": 0.95,
+    "clip_norm": 1.0,
+}
 _NOISES = ("noise_multiplier", "per_node_multiplier", "epsilon")
 AFTER = (1, 10, 64)
 SCHEMAS = {
@@ -96,6 +103,8 @@ def plan_of(given: dict[str, Any]):
     """Returns the plan that the account command makes of these flags."""
     if not any(name in given for name in _NOISES):
         given = given | {"noise_multiplier": 0.341}
+    of_sampling = given.get("mechanism") == "dp_sgd"
+    given = ({"clip_norm": 1.0} if of_sampling else _FLAGS) | given
     with tempfile.TemporaryDirectory() as cache:
         arguments = [f"--{name}={value}" for name, value in given.items()]
         arguments.append(f"--noise_cache={cache}")

@@ -35,6 +35,7 @@ def test_epsilon_gives_the_noise(tmp_path):
         tmp_path,
         mechanism="square_root",
         epsilon=8.2,
+        rounds=2000,
         min_separation=342,
         max_participations=6,
         bands=200,
@@ -42,17 +43,26 @@ def test_epsilon_gives_the_noise(tmp_path):
     )
     got = json.loads(out)
     assert got["epsilon"] == pytest.approx(8.2, abs=1e-5)
-    one = run(tmp_path, mechanism="square_root", epsilon=8.2, bands=200, json=True)
+    one = run(
+        tmp_path,
+        mechanism="square_root",
+        epsilon=8.2,
+        bands=200,
+        rounds=2000,
+        json=True,
+    )
     ratio = got["sensitivity"] / json.loads(one)["sensitivity"]
     assert ratio == pytest.approx(math.sqrt(6))
 
 
 def test_table_shows_both_readings(tmp_path):
-    out = run(tmp_path, mechanism="tree", noise_multiplier=0.341)
+    out = run(tmp_path, mechanism="tree", noise_multiplier=0.341, rounds=2000)
     lines = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line)
     assert lines["rho"].startswith("4.29993")
     assert lines["rho_if_read_as_per_node_multiplier"].startswith("47.29")
-    out = run(tmp_path, mechanism="tree", per_node_multiplier=0.341, json=True)
+    out = run(
+        tmp_path, mechanism="tree", per_node_multiplier=0.341, rounds=2000, json=True
+    )
     assert json.loads(out)["rho"] == pytest.approx(47.3, abs=0.05)
 
 
@@ -108,7 +118,7 @@ def test_dp_sgd_takes_two_of_noise_epsilon_and_steps(tmp_path):
         ({"noise_multiplier": 1.0, "batch_size": 3}, "needs mechanism=dp_sgd"),
         (
             {"noise_multiplier": 1.0, "min_separation": 500, "max_participations": 6},
-            "do not fit into rounds=2000",
+            "do not fit into rounds=1000",
         ),
         ({"noise_multiplier": 1.0, "mechanism": "dp_sgd"}, "needs batch_size"),
         ({**SGD}, "needs noise_multiplier or epsilon"),

@@ -34,7 +34,8 @@ def plan_of_account(given):
 
 
 def plan_of_training(given):
-    return parsed(StackOverflow.Config, given).build_plan()
+    # Any averager goes with momentum, which what is fitted may be made for.
+    return parsed(StackOverflow.Config, {"averager": "last"} | given).build_plan()
 
 
 def rmse(plan, decay):

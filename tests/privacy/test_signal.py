@@ -8,7 +8,10 @@ import pytest
 from tff_agg import noise
 from tff_agg.privacy import PrivacyRecipe, signal
 
-STRANGER = {"rounds": 300, "epsilon": 8.0, "min_separation": 43}
+STRANGER = {
+    "rounds": 300, "epsilon": 8.0, "min_separation": 43, "server_momentum": 0.95,
+    "clip_norm": 1.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_a_strangers_first_run_is_called_hopeless_and_is_told_what_helps():
 def test_what_is_said_warns_where_it_is_hopeless_only():
     hopeless, fine = (
         PrivacyRecipe(**STRANGER, mechanism="tree"),
-        PrivacyRecipe(**STRANGER, mechanism="blt", server_momentum=0.0),
+        PrivacyRecipe(**(STRANGER | {"server_momentum": 0.0})),
     )
     lines = signal.told(hopeless.build_plan(), 157_000, hopeless, 4381)
     assert "Warning: this run is not expected to learn" in lines[1]
@@ -79,7 +82,7 @@ def test_what_is_said_warns_where_it_is_hopeless_only():
 def test_the_clip_norm_changes_nothing_in_the_ratio():
     ratios = [
         signal.Signal.of(
-            PrivacyRecipe(**STRANGER, mechanism="blt", clip_norm=c).build_plan(), 1000
+            PrivacyRecipe(**(STRANGER | {"clip_norm": c})).build_plan(), 1000
         ).ratio
         for c in (0.1, 1.0)
     ]

@@ -6,12 +6,14 @@ fields of its own by inheriting from `TrainConfig`.
 """
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 from tff_agg import averaging, checks, fields, noise, privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.fields import described
+from tff_agg.privacy import shapes
 from tff_agg.server import Schedule, ServerStep, optimisers, schedules, server_step
 
 AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
@@ -25,6 +27,11 @@ _AVERAGED = ("averager", AVERAGERS[1:])
 _SHIFTED = ("pds", (True,))
 _SQUARES = ("server_optimizer", SERVER_OPTIMIZERS[1:])
 _SQUARES_FADE = ("server_optimizer", ("adam", "yogi"))
+
+# How far a round moves the model at most where no rate is given, over the cube root of
+# the number of its parameters: a fit to five models of 193 to 505,000
+# (docs/first_run.md).
+STEP = 0.17
 
 # Above so many parameters the arithmetic takes longer than the calls, and side by side
 # gains nothing (docs/performance.md).
@@ -42,10 +49,13 @@ class RunConfig:
     # What reports call the unit of privacy.
     privacy_level: ClassVar[str] = "User-level"
 
-    rounds: int = described(2000, "training rounds", at_least=1)
+    rounds: int = described(1000, "training rounds", at_least=1)
     delta: float = described(1e-6, "δ of the guarantee")
     seed: int = described(
         0, "seed of sampling, shuffling and initial weights", role="seed"
+    )
+    start_from: str | None = described(
+        None, "a warm start: the folder of a run whose newest model is that of round 0"
     )
     # Aggregation of checkpoints in training.
     averager: str = described("last", "what is broadcast", AVERAGERS)
@@ -69,15 +79,16 @@ class RunConfig:
     beta: float = described(
         0.9,
         "schedule_free: share of the average in what is broadcast, the iterate's"
-        " is the rest; with step_from=iterate and server_momentum=0 only",
+        " is the rest; without momentum, and with steps from the iterate, only",
         only_with=("averager", ("schedule_free",)),
     )
     start_round: int = described(
         0, "τ: the first step whose aggregate is broadcast", only_with=_AVERAGED
     )
-    step_from: str = described(
+    step_from: str | None = described(
+        None,
+        "where the server's step starts; not given: iterate for schedule_free, else "
         "aggregate",
-        "where the server's step starts",
         ("aggregate", "iterate"),
         only_with=_AVERAGED,
     )
@@ -142,12 +153,20 @@ class RunConfig:
         """
         momentum = getattr(self, name)
         if self.averager == "schedule_free" and (
-            self.step_from != "iterate" or momentum
+            self.step_origin != "iterate" or momentum
         ):
             raise ValueError(
                 f"averager=schedule_free goes with step_from=iterate and {name}=0; got "
-                f"step_from={self.step_from} and {name}={momentum!r}"
+                f"step_from={self.step_origin} and {name}={momentum!r}. Other "
+                f"averagers: {', '.join(a for a in AVERAGERS if a != 'schedule_free')}"
             )
+
+    @property
+    def step_origin(self) -> str:
+        """Where the server's step starts: as given, or as the averager needs it."""
+        if self.step_from is not None:
+            return self.step_from
+        return "iterate" if self.averager == "schedule_free" else "aggregate"
 
     def without_effect(self, given: Collection[str]) -> list[str]:
         """Returns which of the given fields change nothing; a text for each."""
@@ -203,7 +222,9 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(RunConfig, privacy.PrivacyRecipe):
-    """What a training run is, in full; the defaults are the paper's at ε = 18.9.
+    """What a training run is, in full; the defaults are the best that we know.
+
+    They were found by runs (docs/first_run.md); `presets` names other recipes.
 
     Rounds, clients, noise, participation and the server's momentum are fields of the
     privacy recipe, from which mechanism, schema and plan follow.
@@ -213,6 +234,13 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
       'uta(k=3)'
     """
 
+    averager: str = described("schedule_free", "what is broadcast", AVERAGERS)
+    evaluate_every: int = described(
+        50, "rounds between validations", at_least=1, role="watching"
+    )
+    validation_examples: int = described(
+        2000, "examples of the validation sample", at_least=1, role="watching"
+    )
     group_users: int | None = described(
         None,
         "users trained side by side, as one client of TFF's; 1: one by one; not given: "
@@ -220,10 +248,15 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         at_least=1,
     )
     # Optimisers.
-    batch_size: int = described(16, "examples in a client's step", at_least=1)
+    batch_size: int = described(4, "examples in a client's step", at_least=1)
     local_epochs: int = described(1, "passes of a client over its examples", at_least=1)
     client_learning_rate: float = described(1.0, "learning rate of the clients' SGD")
-    server_learning_rate: float = described(0.5, "learning rate of the server")
+    server_learning_rate: float | None = described(
+        None,
+        f"learning rate of the server; not given: {STEP:g} × (1 - server_momentum) × "
+        "the cube root of the parameters' number / clip_norm; with another optimiser "
+        "than momentum it must be",
+    )
     server_rate_schedule: str = described(
         "constant", "how the server's learning rate falls to zero", schedules.KINDS
     )
@@ -287,14 +320,19 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         privacy.PrivacyRecipe.__post_init__(self)
         super().__post_init__()
         self.check_schedule_free("server_momentum")
+        if self.server_optimizer != "momentum" and self.server_learning_rate is None:
+            raise ValueError(
+                f"server_optimizer={self.server_optimizer} needs server_learning_rate: "
+                "how far its steps go does not follow from the clip norm"
+            )
         if self.server_optimizer == "adagrad" and self.server_momentum:
             raise ValueError(
                 "server_optimizer=adagrad has no momentum: it goes with "
                 f"server_momentum=0, got {self.server_momentum!r}"
             )
 
-    def build_server_step(self) -> ServerStep:
-        """Returns how the server steps and averages."""
+    def build_server_step(self, num_parameters: int) -> ServerStep:
+        """Returns how the server steps and averages, given the size of the model."""
         decay = self.server_momentum
         moments = (decay, self.server_beta_2, self.server_epsilon)
         optimiser = {
@@ -303,10 +341,10 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
             "yogi": lambda: optimisers.yogi(*moments),
             "adagrad": lambda: optimisers.adagrad(self.server_epsilon),
         }[self.server_optimizer]()
-        rate: float | Schedule = self.server_learning_rate
+        rate: float | Schedule = self.server_rate(num_parameters)
         if self.server_warm_up or self.server_rate_schedule != "constant":
             rate = Schedule(
-                self.server_learning_rate,
+                self.server_rate(num_parameters),
                 self.rounds,
                 self.server_rate_schedule,
                 self.server_warm_up,
@@ -315,13 +353,43 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
             optimiser,
             self.build_averager(),
             learning_rate=rate,
-            step_from=self.step_from,
+            step_from=self.step_origin,
         )
 
     def without_effect(self, given: Collection[str]) -> list[str]:
         """Returns which of the given fields change nothing; a text for each."""
         of_recipe = privacy.PrivacyRecipe.without_effect(self, given)
         return list(dict.fromkeys(of_recipe + super().without_effect(given)))
+
+    def for_population(self, population_size: int) -> Self:
+        """Returns the configuration with what follows from others and from the users.
+
+        Where nothing says in which rounds a user may take part, users do as they
+        suffice: once, or as far apart as that many users can be.
+
+        Args:
+          population_size: How many users can be drawn in every round.
+
+        Example:
+          >>> TrainConfig(epsilon=8.0, rounds=300).for_population(4381).min_separation
+          43
+        """
+        is_open = self.participation is None and self.schema_name == "at_most_once"
+        if not is_open or self.rounds * self.clients_per_round <= population_size:
+            return self
+        apart = shapes.farthest(population_size, self.clients_per_round, self.rounds)
+        return dataclasses.replace(self, min_separation=apart)
+
+    def server_rate(self, num_parameters: int) -> float:
+        """Returns the server's learning rate, given the size of the model.
+
+        A round's mean is at most as long as the clip norm, and noise goes with it: so
+        their product says how far a model moves, and how far is far goes with its size.
+        """
+        if self.server_learning_rate is not None:
+            return self.server_learning_rate
+        step = STEP * math.cbrt(num_parameters) * (1 - self.server_momentum)
+        return step / (self.clip_norm or 1.0)
 
     @property
     def cohort_words(self) -> str:
@@ -414,7 +482,7 @@ class SampleConfig(RunConfig):
         """Returns in words how many examples a step has."""
         return f"{self.batch_size:,} examples on average"
 
-    def for_population(self, population_size: int) -> "SampleConfig":
+    def for_population(self, population_size: int) -> Self:
         """Returns the configuration with its number of steps, for so many examples."""
         if self.rounds:
             return self

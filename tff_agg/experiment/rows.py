@@ -76,6 +76,18 @@ class RowsTask(Task):
 
         return evaluate
 
+    def trivial(self, sample: Sample) -> Scores:
+        """Returns the scores of the shares of the classes, or of the mean of labels."""
+        if self.problem.constant is None:
+            return {}
+        constant = self.problem.constant(self.flat_sample(sample).labels)
+        parts = {
+            name: self.problem.sums(np.repeat(constant, len(labels), axis=0), labels)
+            for name, (_, labels) in sample.items()
+        }
+        found = {name: problems.means([part]) for name, part in parts.items()}
+        return found | {"all": problems.means(list(parts.values()))}
+
     def judge(self) -> OutputJudge:
         """Returns how the problem judges mean outputs."""
         return self.problem.judge()

@@ -228,6 +228,15 @@ class Task(abc.ABC):
         'all'.
         """
 
+    def trivial(self, sample: Sample) -> Scores:
+        """Returns the scores of always the same answer, the best one for a sample.
+
+        They stand beside the scores of models: what does not beat them has learnt
+        nothing. By group as `evaluator` has them; nothing where a task says nothing.
+        """
+        del sample
+        return {}
+
     # Prediction, for output aggregation and uncertainty.
 
     @property
@@ -341,7 +350,21 @@ class Task(abc.ABC):
 
 
 class UserTask(Task):
-    """A task whose unit of privacy is a user: trained by DP-FTRL, in TFF."""
+    """A task whose unit of privacy is a user: trained by DP-FTRL, in TFF.
+
+    Class attributes:
+      examples_field: The field of `Config` that limits how many examples a user brings
+        to a round; empty where there is none.
+    """
+
+    examples_field: ClassVar[str] = ""
+
+    def __init__(self, config: RunConfig, data: Any = None):
+        """Finds what of the configuration follows from the users."""
+        super().__init__(config, data)
+        # Under a shift a whole cohort may have to come from one group.
+        sizes = [len(group.users) for group in self.population()]
+        self.config = self.config.for_population(min(sizes))
 
     @abc.abstractmethod
     def client(self, user: int, group: str, round_number: int) -> Client:

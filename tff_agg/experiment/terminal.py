@@ -8,7 +8,7 @@ from typing import Any
 
 from tff_agg import files, privacy
 from tff_agg.experiment import progress
-from tff_agg.experiment.run.recording import Observer, Outcome
+from tff_agg.experiment.run.recording import Observer, Outcome, below_trivial
 from tff_agg.experiment.study import show
 from tff_agg.recycling import series
 from tff_agg.recycling.metrics import Metric
@@ -133,6 +133,8 @@ class TrainingBar(Observer):
         header = ["weights", "test on", *(metric.label for metric in self._metrics)]
         if rows:
             print(show.render(show.Table(header, rows)))
+        if text := below_trivial(outcome.test, self._metrics):
+            print_wrapped([text])
         print(f"Everything is in {outcome.folder}", flush=True)
 
 

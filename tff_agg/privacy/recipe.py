@@ -116,13 +116,13 @@ class PrivacyRecipe:
       4.3
     """
 
-    rounds: int = fields.described(2000, "training rounds", at_least=1)
+    rounds: int = fields.described(1000, "training rounds", at_least=1)
     clients_per_round: int = fields.described(100, "clients in each round", at_least=1)
     server_momentum: float = fields.described(
-        0.95, "momentum of the server, 0 for none; optimised mechanisms are made for it"
+        0.0, "momentum of the server, 0 for none; optimised mechanisms are made for it"
     )
     clip_norm: float = fields.described(
-        1.0, "L2 norm that a client's update is clipped to"
+        0.3, "L2 norm that a client's update is clipped to"
     )
     noise_multiplier: float | None = fields.described(
         None, "noise relative to clip norm times the mechanism's whole sensitivity"
@@ -136,7 +136,7 @@ class PrivacyRecipe:
         None, "instead of the noise multiplier: find the one that gives this ε"
     )
     delta: float = fields.described(1e-6, "δ of the guarantee")
-    mechanism: str = fields.described("tree", "correlation of the noise", MECHANISMS)
+    mechanism: str = fields.described("blt", "correlation of the noise", MECHANISMS)
     restart_every: int | None = fields.described(
         None, "rounds after which the mechanism restarts; not given: never", at_least=1
     )

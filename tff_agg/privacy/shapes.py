@@ -31,6 +31,7 @@ class Shape(NamedTuple):
       participations: The most rounds of one user.
       ratio: As `Signal.ratio`, for the number of parameters that was asked for.
       seconds: How long it takes; None where that is not known.
+      examples: Of one user in one round, if that can be chosen.
     """
 
     rounds: int
@@ -39,6 +40,7 @@ class Shape(NamedTuple):
     participations: int
     ratio: float
     seconds: float | None = None
+    examples: float | None = None
 
     @property
     def settings(self) -> dict[str, int | None]:
@@ -169,5 +171,8 @@ def recommend(shapes: Sequence[Shape], seconds: float | None = None) -> Shape:
         )
     return min(
         fitting,
-        key=lambda s: (expected_excess(s.ratio, s.rounds), s.rounds * s.clients),
+        key=lambda s: (
+            expected_excess(s.ratio, s.rounds, s.examples),
+            s.rounds * s.clients,
+        ),
     )

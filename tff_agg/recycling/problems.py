@@ -27,6 +27,8 @@ class Problem(NamedTuple):
       distributions: Whether predictions are distributions over classes. They are then
         the softmax of the outputs; otherwise the outputs themselves.
       no_vote: Why a vote over labels means nothing; empty where it means something.
+      constant: `constant(labels)` returns the one prediction that suits all examples
+        best, as an array of one row; None where there is no such thing.
 
     Example:
       >>> loss = Metric('loss', higher_is_better=False)
@@ -43,6 +45,7 @@ class Problem(NamedTuple):
     label_type: type[Any] = np.float32
     distributions: bool = False
     no_vote: str = "outputs are not labels: an average of them is what can be used"
+    constant: Callable[[np.ndarray], np.ndarray] | None = None
 
     def sums(
         self, predictions: np.ndarray, labels: np.ndarray
@@ -94,10 +97,19 @@ def _of_numbers(outputs: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray
     }
 
 
+def _shares_of_classes(labels: np.ndarray) -> np.ndarray:
+    return np.bincount(labels)[None] / len(labels)
+
+
+def _mean_of_numbers(labels: np.ndarray) -> np.ndarray:
+    return labels.mean(axis=0, dtype=np.float64).reshape(1, -1)
+
+
 #: Labels are classes; judged by accuracy and mean cross entropy.
 CLASSIFICATION = Problem(
-    (ACCURACY, LOSS), _of_classes, np.int32, distributions=True, no_vote=""
-)
+    (ACCURACY, LOSS), _of_classes, np.int32, distributions=True, no_vote="",
+    constant=_shares_of_classes,
+)  # fmt: skip
 #: Labels are numbers; judged by mean squared and mean absolute error.
 REGRESSION = Problem(
     (LOSS, Metric("absolute_error", higher_is_better=False)),
@@ -106,4 +118,5 @@ REGRESSION = Problem(
         "labels are numbers, of which no two models predict the same one; the mean of "
         "the outputs (OPA) is an average of predictions"
     ),
+    constant=_mean_of_numbers,
 )

@@ -15,6 +15,8 @@ _T = TypeVar("_T")
 
 #: What a run saves in each round: θ_t, and θ^AGG_t, which it broadcasts.
 NAMES = ("iterate", "aggregate")
+#: What stands beside the scores of both: always the same answer, the best one.
+TRIVIAL = "trivial"
 #: The one of them that is meant to be used, by all who say nothing else.
 BROADCAST = "aggregate"
 #: What tables and pictures call them.
@@ -24,7 +26,8 @@ IN_WORDS: Mapping[str, str] = {"aggregate": "θ^AGG, as broadcast", "iterate": "
 def apart(by_name: Mapping[str, _T]) -> dict[str, _T]:
     """Returns what is said of both by their names in words, what is used first.
 
-    Without an averager both are the same, and only one is told.
+    Without an averager both are the same, and only one is told. What is said of
+    `TRIVIAL`, if anything is, comes last.
 
     Example:
       >>> apart({'iterate': 0.1, 'aggregate': 0.2})
@@ -34,7 +37,10 @@ def apart(by_name: Mapping[str, _T]) -> dict[str, _T]:
     """
     found = {words: by_name[name] for name, words in IN_WORDS.items()}
     used, other = found.values()
-    return {"θ, as broadcast": used} if used == other else found
+    found = {"θ, as broadcast": used} if used == other else found
+    if TRIVIAL in by_name:
+        found["always the same answer"] = by_name[TRIVIAL]
+    return found
 
 
 class Series(Protocol):

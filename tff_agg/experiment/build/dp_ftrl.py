@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 from pds import sampler
 from tff_agg import averaging, privacy
 from tff_agg.aliases import JsonObject, Structure, Weights
-from tff_agg.experiment.build import cohorts
+from tff_agg.experiment.build import cohorts, start
 from tff_agg.experiment.build.base import Build
 from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.config import TrainConfig
@@ -84,13 +84,15 @@ class FederatedBuild(Build[UserTask]):
         return process.build_dp_ftrl_process(
             model,
             plan=self.plan,
-            **server_arguments(config, config.build_server_step()),
+            **server_arguments(
+                config, config.build_server_step(self.task.num_parameters)
+            ),
             **local,
         )
 
     def initialize(self, *, throw_away: bool = False) -> Structure:
         """Returns the state of round 0."""
-        weights = self.task.initial_weights()
+        weights = start.first_weights(self.task)
         return first_state(self.process, weights, self._known_seed(throw_away))
 
     def running(self) -> contextlib.AbstractContextManager[None]:

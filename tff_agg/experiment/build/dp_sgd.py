@@ -10,6 +10,7 @@ import numpy as np
 from pds.poisson_sampler import PoissonSampler
 from tff_agg import noise, privacy
 from tff_agg.aliases import Structure
+from tff_agg.experiment.build import start
 from tff_agg.experiment.build.base import Build
 from tff_agg.experiment.build.cohorts import build_schedule
 from tff_agg.experiment.build.process import Cohort
@@ -115,7 +116,7 @@ class SampledBuild(Build[ExampleTask]):
             learning_rate=config.learning_rate,
             momentum=config.momentum,
             nesterov=config.nesterov,
-            step_from=config.step_from,
+            step_from=config.step_origin,
             memory_budget=config.memory_budget << 20,
         )
 
@@ -123,4 +124,4 @@ class SampledBuild(Build[ExampleTask]):
         """Returns the state of step 0."""
         known = self._known_seed(throw_away)
         seed = None if known is None else (known, 0)
-        return self.process.initialize(self.task.initial_weights(), seed)
+        return self.process.initialize(start.first_weights(self.task), seed)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 COMMANDS: Mapping[str, str] = {
     name: f"{__name__}.{name}"
     for name in (
-        "train", "evaluate", "tune", "uncertainty", "report", "runs", "export", "audit"
+        "train", "search", "evaluate", "tune", "uncertainty", "report", "runs",
+        "export", "audit",
     )
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tff_agg.aliases import Structure
 from tff_agg.experiment import canary_audit, progress, runs
+from tff_agg.experiment.build.start import first_weights
 from tff_agg.experiment.canary_audit import AuditConfig, Subject
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRun
@@ -43,7 +44,9 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
         )
     # The audit's noise is its own: a round may not come twice with the same. Canaries
     # are clients of their own, so that users train one by one.
-    config = dataclasses.replace(run.config, insecure_noise_seed=None, group_users=1)
+    config = dataclasses.replace(
+        run.task.config, insecure_noise_seed=None, group_users=1
+    )
     task = run.task.with_config(config)
     built = dp_ftrl.FederatedBuild(task, stack.enter_context(Compiled()))
     trainer: Any = task.model()
@@ -64,12 +67,12 @@ def subject_of(run: runs.Run, stack: contextlib.ExitStack) -> Subject:
     def start(
         process: "tff.learning.templates.LearningProcess", seed: tuple[int, int] | None
     ) -> Structure:
-        state = dp_ftrl.first_state(process, task.initial_weights(), None)
+        state = dp_ftrl.first_state(process, first_weights(task), None)
         return state if seed is None else states.with_noise_seed(state, seed)
 
     return Subject(
         plan=built.plan,
-        server=config.build_server_step(),
+        server=config.build_server_step(task.num_parameters),
         trainer=trainer,
         build=build,
         start=start,

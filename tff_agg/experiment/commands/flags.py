@@ -14,9 +14,13 @@ from typing import Any
 from absl import flags
 
 from tff_agg import fields
+from tff_agg.experiment import presets
 from tff_agg.experiment.commands import flag_files
+from tff_agg.experiment.config import TrainConfig
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import Method
+
+_PRESET = "preset"
 
 # The flags belong to the program that asks for them, which lists them under --help.
 flags.disclaim_key_flags()
@@ -41,6 +45,12 @@ def define(values: flags.FlagValues, *options: type) -> None:
       *options: Dataclasses whose fields were made by `tff_agg.fields.described`.
     """
     for kind in options:
+        if issubclass(kind, TrainConfig):
+            flags.DEFINE_enum(
+                _PRESET, presets.BEST, list(presets.PRESETS),
+                "the recipe, whose settings hold where no flag says otherwise: "
+                + presets.described(), flag_values=values,
+            )  # fmt: skip
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
             _define(values, field, _without_none(hints[field.name]))
@@ -52,7 +62,7 @@ def read(values: flags.FlagValues, *options: type) -> tuple[Any, ...]:
     Raises:
       ValueError: A value is wrong, or a flag was given that changes nothing.
     """
-    read = [kind(**{n: values[n].value for n in _names(kind)}) for kind in options]
+    read = [kind(**_values(values, kind)) for kind in options]
     idle: list[str] = []
     for value in read:
         given = [name for name in _names(type(value)) if values[name].present]
@@ -92,7 +102,37 @@ def parse_some(arguments: Sequence[str], options: type) -> Any:
     values = flags.FlagValues()
     define(values, options)
     values(["", *arguments], known_only=True)
-    return options(**{name: values[name].value for name in _names(options)})
+    return options(**_values(values, options))
+
+
+def written(options: Any, roles: Sequence[fields.Role] = fields.ROLES) -> list[str]:
+    """Returns the flags of a dataclass whose values are not the defaults.
+
+    Example:
+      >>> from tff_agg.privacy import PrivacyRecipe
+      >>> written(PrivacyRecipe(rounds=30, epsilon=8.0, completion=False))
+      ['--rounds=30', '--epsilon=8.0']
+    """
+    values = flags.FlagValues()
+    define(values, type(options))
+    lines = []
+    for name in fields.names(type(options), *roles):
+        value = getattr(options, name)
+        if value != values[name].value:
+            values[name].value = value
+            lines += values[name].serialize().splitlines()
+    return lines
+
+
+def _values(values: flags.FlagValues, options: type) -> dict[str, Any]:
+    """Returns the values of a dataclass's fields: as given, of the preset, default."""
+    found = {name: values[name].value for name in _names(options)}
+    if not issubclass(options, TrainConfig):
+        return found
+    settings = presets.PRESETS[values[_PRESET].value].settings
+    return found | {
+        name: value for name, value in settings.items() if not values[name].present
+    }
 
 
 def _names(options: type) -> list[str]:

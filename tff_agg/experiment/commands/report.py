@@ -19,6 +19,7 @@ from tff_agg import files
 from tff_agg.experiment import progress, runs
 from tff_agg.experiment.commands import Command, audit, uncertainty
 from tff_agg.experiment.commands.of_runs import OfRun
+from tff_agg.experiment.run.recording import below_trivial
 from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import Question
 from tff_agg.experiment.study.progress import telling
@@ -65,6 +66,7 @@ def write(
         guarantee=_guarantee(run, privacy),
         privacy=privacy,
         facts=_facts(privacy),
+        below=below_trivial(_newest_scores(run), run.task.metrics),
         audit=_audit(run, privacy),
         curves=_curves(run),
         tested=_tested(run),
@@ -112,6 +114,16 @@ def _guarantee(run: runs.Run, privacy: dict[str, Any]) -> str | None:
     )
 
 
+def _newest_scores(run: runs.Run) -> dict[str, Any]:
+    """Returns the scores on the test data, or the newest ones on validation data."""
+    history = run.opened.history
+    if history is None:
+        return {}
+    if history.tested is not None:
+        return history.tested
+    return history.validated[max(history.validated)] if history.validated else {}
+
+
 def _facts(privacy: dict[str, Any]) -> Table:
     """Returns what the guarantee is about."""
     if not privacy:
@@ -155,7 +167,8 @@ def _curves(run: runs.Run) -> str | None:
                 [*validated],
                 [[scores[name]["all"][metric.name] for scores in validated.values()]],
             )
-            for name in series.NAMES
+            for name in (*series.NAMES, series.TRIVIAL)
+            if all(name in scores for scores in validated.values())
         }
         figures.draw_curves(axis, series.apart(by_series), metric)
         axis.set_ylabel(f"validation {metric.label}")

@@ -16,6 +16,7 @@ checkpoints/                      θ_t, θ^AGG_t and the state (a CheckpointStor
 import contextlib
 import dataclasses
 import functools
+import pathlib
 from typing import Any
 
 from tff_agg import privacy
@@ -24,7 +25,7 @@ from tff_agg.experiment.commands import Command, interruption
 from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.run import run
 from tff_agg.experiment.run.run_folder import RunFolder
-from tff_agg.experiment.task import Task
+from tff_agg.experiment.task import Task, UserTask
 from tff_agg.fields import described
 from tff_agg.runtime import lane_times
 
@@ -36,6 +37,11 @@ class TrainOptions:
     out: str = described("", "the run's folder")
     dry_run: bool = described(
         False, "show plan, users, disk and time, and write nothing to --out"
+    )
+    minutes: float | None = described(
+        None,
+        "choose rounds, users in a round and examples of a user for so much time, by "
+        "rounds that are measured; a run that is there already keeps its own",
     )
 
     def __post_init__(self) -> None:
@@ -63,6 +69,24 @@ def _dry_run(task: Task, out: str) -> int:
     return 0
 
 
+def _sized(task: Task, out: str, minutes: float) -> Task:
+    """Returns the task in the shape that fits the time, or that its folder has."""
+    from tff_agg.experiment import terminal
+    from tff_agg.experiment.run import sizing
+
+    names = ["rounds", "clients_per_round", "min_separation"]
+    if isinstance(task, UserTask) and task.examples_field:
+        names.append(task.examples_field)
+    if (pathlib.Path(out) / "config.json").exists():
+        saved = RunFolder(out).saved_config()
+        settings = {name: saved[name] for name in names}
+    else:
+        choice = sizing.choose(task, minutes)
+        terminal.print_wrapped([f"For {minutes:g} min, {choice.describe()}."])
+        settings = choice.settings
+    return task.with_config(dataclasses.replace(task.config, **settings))
+
+
 def train(
     task_class: type[Task], options: TrainOptions, config: Any, *data: Any
 ) -> int:
@@ -84,6 +108,8 @@ def train(
 
     with interruption.plain_ending(how_to_go_on):
         task = task_class(task_class.prepared(config, *data))
+        if options.minutes is not None:
+            task = _sized(task, out, options.minutes)
         # A task may have found its number of rounds.
         config = task.config
         if options.dry_run:

@@ -55,6 +55,8 @@ class Estimate(NamedTuple):
         """Returns it as rows of a table."""
         short = {shortage.round for shortage in self.members.shortages}
         left = self.plan.rounds - self.done
+        # In half an hour, all rounds together.
+        users = int(1800 / max(self.later_round, 1e-9) * self.plan.cohort_size)
         return [
             ["rounds", f"{left:,} to do, {self.done:,} done"],
             ["clients", self.members.describe()],
@@ -66,6 +68,11 @@ class Estimate(NamedTuple):
                 f"first {self.first_round:.1f} s, with compilation), "
                 f"{self.validations} validations {self.validation:.2f} s each; saving "
                 "and test not counted",
+            ],
+            [
+                "in 30 min",
+                f"{users:,} users, in all rounds together; --minutes=30 chooses how "
+                "many rounds, and how much of each user's data",
             ],
         ]
 
@@ -98,7 +105,7 @@ def estimate(
         folder.refuse_other(task)
         done = folder.rounds_done
         with built.running():
-            first, later = _time_rounds(built, clock)
+            first, later = time_rounds(built, clock)
             disk = needs.disk(built, out)
             validation = _time_validation(task, clock) * disk.models
     every = config.evaluate_every
@@ -109,7 +116,7 @@ def estimate(
     )
 
 
-def _time_rounds(built: Build[Any], clock: Callable[[], float]) -> tuple[float, float]:
+def time_rounds(built: Build[Any], clock: Callable[[], float]) -> tuple[float, float]:
     """Returns the seconds of a first round and of one after it."""
     # A known seed is the run's own: rounds that are thrown away get another.
     state = built.initialize(throw_away=True)

@@ -11,8 +11,9 @@ from tff_agg.experiment.run import loop, projection
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Scores, Task, Weights
 from tff_agg.recycling import series
+from tff_agg.recycling.metrics import Metric
 
-# The scores of θ and of θ^AGG.
+# The scores of θ and of θ^AGG, and of always the same answer where the task says it.
 ScoresOfBoth = dict[str, Scores]
 
 
@@ -53,6 +54,29 @@ class Observer:
         """Receives the result."""
 
 
+def below_trivial(scores: ScoresOfBoth, metrics: Sequence[Metric]) -> str:
+    """Says so where what was broadcast is no better than always the same answer.
+
+    Returns:
+      A sentence; empty where it is better by the first metric, or nobody knows.
+    """
+    if series.TRIVIAL not in scores or "all" not in scores.get("aggregate", {}):
+        return ""
+    own, trivial = scores["aggregate"]["all"], scores[series.TRIVIAL]["all"]
+    first = metrics[0].name
+    if metrics[0].better(own[first], trivial[first]):
+        return ""
+    figures = ", ".join(
+        f"{metric.label} {metric.show(own[metric.name])} against "
+        f"{metric.show(trivial[metric.name])}"
+        for metric in metrics
+    )
+    return (
+        "This model is no better than always the same answer, the most frequent one or "
+        f"the mean ({figures}). docs/first_run.md says what helps."
+    )
+
+
 class SampleScorer:
     """Scores weights on a fixed sample, over all and apart for each group."""
 
@@ -60,6 +84,7 @@ class SampleScorer:
         """Draws the sample."""
         self._evaluate = task.evaluator()
         self._sample = task.fixed_sample(split, examples)
+        self._trivial = task.trivial(self._sample)
 
     def __call__(self, weights: Weights) -> Scores:
         """Returns the scores by group."""
@@ -69,7 +94,8 @@ class SampleScorer:
         """Returns the scores of θ and θ^AGG; evaluates once where they are the same."""
         first = self(iterate)
         second = first if aggregate is iterate else self(aggregate)
-        return dict(zip(series.NAMES, (first, second), strict=True))
+        found = dict(zip(series.NAMES, (first, second), strict=True))
+        return found | ({series.TRIVIAL: self._trivial} if self._trivial else {})
 
 
 class Recorder:

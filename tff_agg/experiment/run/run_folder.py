@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tff_agg import checkpoints, fields, files, privacy
 from tff_agg.aliases import Json, JsonObject
-from tff_agg.experiment.build import Build
+from tff_agg.experiment.build import Build, start
 from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.run import ledger
 from tff_agg.experiment.run.identity import IdentityError, differences
@@ -300,7 +300,7 @@ class RunFolder:
             built.plan,
             rounds_done=rounds_done,
             sampler_checked=True,
-            initial_weights=facts.initial_weights,
+            initial_weights=start.in_words(task),
             cipher=built.cipher,
             also_not_covered=facts.not_covered,
             shared_users=facts.shared_users,

@@ -174,7 +174,7 @@ class _InMemory(Train):
         shared: "Compiled",
     ) -> Iterator[tuple[Trial, Rows]]:
         """Trains, and evaluates in passing."""
-        from tff_agg.experiment.build import build, rounds
+        from tff_agg.experiment.build import build, rounds, start
 
         for trial, questions in jobs:
             bound = shared.task(task, trial.config)
@@ -184,7 +184,7 @@ class _InMemory(Train):
                 for name, asked in methods_of(questions).items()
             }
             if self.initial:
-                first = bound.initial_weights()
+                first = start.first_weights(bound)
                 for series in passing.values():
                     series.add(0, first)
             evaluator = Evaluator(bound)
@@ -312,8 +312,9 @@ def of_ledger(folder: pathlib.Path, task: Task) -> Rows:
     return [
         row
         for split, examples, number, of_both in made
-        for series, grouped in of_both.items()
-        for row in rows_of(Key(series, str(LAST), number, split, examples), grouped)
+        for name in NAMES
+        if (grouped := of_both.get(name)) is not None
+        for row in rows_of(Key(name, str(LAST), number, split, examples), grouped)
     ]
 
 

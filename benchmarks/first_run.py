@@ -1,0 +1,156 @@
+"""A stranger's first run: the defaults, beside the best settings known and no model.
+
+Trains `train`'s defaults at ε = 8 on every population at hand, and the settings that
+are the best known for it (BEST); what no run has found a better setting for has none.
+Prints test scores, those of always the same answer, and how much of the best's gain
+over that the defaults reach. Noise seeds are known, so that the runs have the noise of
+ε and no guarantee. What was trained already is not trained again.
+
+    python -m benchmarks.first_run --out=results/first_run
+"""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from examples.diabetes.task import Diabetes
+from examples.emnist.task import Emnist
+from stackoverflow.task import StackOverflow
+from tff_agg.experiment import commands
+from tff_agg.experiment.commands import Command
+from tff_agg.experiment.study.declare import Arm, Line, Settings, Study, known
+from tff_agg.experiment.study.options import StudyOptions
+from tff_agg.experiment.study.train import in_memory
+from tff_agg.experiment.task import Task
+from tff_agg.fields import described
+
+LISTS, MADE_UP, DIGITS, PATIENTS = (
+    "mailing lists",
+    "made-up posts",
+    "digits",
+    "patients",
+)
+#: The best settings known of each population, with everything else as by default: of
+#: the runs of docs/first_run.md and docs/results.md. Found on validation data.
+BEST: Mapping[str, Settings] = {
+    LISTS: {"server_learning_rate": 20.0},
+    DIGITS: {"server_learning_rate": 10.0, "client_learning_rate": 0.3},
+    PATIENTS: {"server_learning_rate": 10.0 / 3, "client_learning_rate": 0.1},
+}
+DEFAULTS, BEST_KNOWN = "the defaults", "the best known"
+EPSILON = 8.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstRun(StudyOptions):
+    """What is trained."""
+
+    out: str = described("results/first_run", "where data, scores and the table go")
+    seeds: int = described(1, "seeds, from 0 on", at_least=1)
+    populations: tuple[str, ...] = described(
+        (LISTS, MADE_UP, DIGITS, PATIENTS),
+        "which populations",
+        (LISTS, MADE_UP, DIGITS, PATIENTS),
+    )
+    data_dir: str = described("../shared/data", "folder with rlists/, if it is there")
+    rounds: int | None = described(
+        None, "rounds, for a quick look; not given: as by default", at_least=1
+    )
+
+
+def tasks(options: FirstRun) -> Iterator[tuple[str, type[Task], Any]]:
+    """Yields name, task and configuration of the populations at hand."""
+    from stackoverflow.data import prepared
+
+    private: dict[str, Any] = {"epsilon": EPSILON}
+    if options.rounds is not None:
+        private["rounds"] = options.rounds
+    folder = str(pathlib.Path(options.out) / "data")
+    for name in options.populations:
+        if name == LISTS:
+            path = pathlib.Path(options.data_dir) / "rlists" / "rlists.parquet"
+            if not path.exists():
+                print(f"{name}: skipped, {path} is not there", file=sys.stderr)
+                continue
+            store = prepared.ensure_store("parquet", str(path), folder, vocab_size=1000)
+            yield name, StackOverflow, StackOverflow.Config(store=store, **private)
+        elif name == MADE_UP:
+            store = prepared.ensure_store("synthetic", None, folder, users=4000)
+            yield name, StackOverflow, StackOverflow.Config(store=store, **private)
+        elif name == DIGITS:
+            yield name, Emnist, Emnist.Config(**private)
+        else:
+            yield name, Diabetes, Diabetes.Config(**private)
+
+
+def study_of(name: str, task: type[Task], config: Any, seeds: int) -> Study:
+    """Returns the runs of a population: the defaults, and the best known."""
+    arms: dict[str, Settings] = {DEFAULTS: {}}
+    if name in BEST:
+        arms[BEST_KNOWN] = BEST[name]
+    lines = tuple(
+        Line(name, label, Arm(label, config, (settings,)))
+        for label, settings in arms.items()
+    )
+    return Study(
+        task,
+        lines,
+        seeds=tuple(range(seeds)),
+        train=in_memory(),
+        seeding=known(1000),
+        examples={"test": config.test_examples},
+    )
+
+
+def run(options: FirstRun) -> int:
+    """Trains what is left, and prints the table."""
+    from tff_agg.experiment.study import estimate, search, show
+
+    rows = []
+    for name, task, config in tasks(options):
+        study = study_of(name, task, config, options.seeds)
+        out = pathlib.Path(options.out) / name.replace(" ", "_")
+        if options.dry_run:
+            print(f"{name}:\n{estimate.of_study(study, out)}")
+            continue
+        if options.report_only:
+            found = search.results(study, out)
+        else:
+            found = search.perform(study, out, processes=options.processes)
+        bound, metric = task(config), task.metrics[0]
+        sample = bound.fixed_sample("test", config.test_examples)
+        trivial = bound.trivial(sample)["all"][metric.name]
+        values = {line.name: found.values(line) for line in found.lines}
+        shown = [
+            show.mean_and_std(values[label], metric) if values.get(label) else ""
+            for label in (DEFAULTS, BEST_KNOWN)
+        ]
+        share = _share(trivial, *(values.get(x) for x in (DEFAULTS, BEST_KNOWN)))
+        rows.append([name, metric.label, metric.show(trivial), *shown, share])
+    if options.dry_run:
+        return 0
+    header = ["population", "metric", "always the same", DEFAULTS, BEST_KNOWN]
+    table = show.Table([*header, "of the best's gain"], rows)
+    print(show.render(table))
+    if rows:
+        show.save(table, pathlib.Path(options.out) / "first_run.md")
+    return 0
+
+
+def _share(trivial: float, own: list[float] | None, best: list[float] | None) -> str:
+    """Returns how much of the best's gain over always the same the defaults reach."""
+    if not own or not best:
+        return ""
+    gains = [sum(values) / len(values) - trivial for values in (own, best)]
+    return f"{100 * gains[0] / gains[1]:.0f} %" if gains[1] else ""
+
+
+if __name__ == "__main__":
+    commands.run(
+        "python -m benchmarks.first_run",
+        __doc__ or "",
+        Command(run, (FirstRun,)),
+        sys.argv[1:],
+    )
