@@ -15,9 +15,9 @@ import numpy as np
 from cifar import data
 from cifar.data import Data
 from pds import groups
-from tff_agg.experiment.config import SampleConfig
 from tff_agg.experiment.jax_task import JaxTask
 from tff_agg.experiment.rows import Examples
+from tff_agg.experiment.sample_config import SampleConfig
 from tff_agg.experiment.task import PrivacyFacts, Weights
 from tff_agg.fields import described
 from tff_agg.recycling.grids import Grids

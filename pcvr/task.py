@@ -9,9 +9,9 @@ import numpy as np
 
 from pcvr import auc, clicks, features, split, synthetic
 from pds import groups
-from tff_agg.experiment.config import SampleConfig
 from tff_agg.experiment.jax_task import JaxTask
 from tff_agg.experiment.rows import Examples
+from tff_agg.experiment.sample_config import SampleConfig
 from tff_agg.experiment.task import PrivacyFacts, Sample, Scores, Weights
 from tff_agg.fields import described
 from tff_agg.recycling.grids import Grids

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 
 from pds import groups
-from tff_agg.experiment.config import SampleConfig
 from tff_agg.experiment.jax_task import JaxTask
+from tff_agg.experiment.sample_config import SampleConfig
 from tff_agg.fields import described
 
 CLASSES, WIDTH = 4, 6

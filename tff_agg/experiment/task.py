@@ -26,7 +26,8 @@ import numpy as np
 from pds import groups as populations
 from tff_agg import fields, privacy
 from tff_agg.aliases import Json, Weights
-from tff_agg.experiment.config import RunConfig, SampleConfig, TrainConfig
+from tff_agg.experiment.config import RunConfig, TrainConfig
+from tff_agg.experiment.sample_config import SampleConfig
 from tff_agg.recycling.grids import Grids
 from tff_agg.recycling.metrics import ACCURACY, Metric, OutputJudge, accuracy_judge
 from tff_agg.recycling.outputs import Examples, Predict
