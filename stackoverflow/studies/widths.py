@@ -120,6 +120,7 @@ def _compare_all(
             left,
             processes=options.processes,
             address=options.address,
+            cpus_per_job=options.cpus_per_job,
             set_up=set_up if beside else None,
         )
         with contextlib.closing(jobs):
