@@ -10,7 +10,13 @@ from stackoverflow.model import next_word
 from tff_agg import averaging, noise, privacy
 from tff_agg.checkpoints import CheckpointStore
 
-_CONFIG = {"embedding_size": 4, "lstm_size": 5, "rounds": 8}
+# As a run writes it: nothing is left that follows from the population.
+_CONFIG = {
+    "embedding_size": 4,
+    "lstm_size": 5,
+    "rounds": 8,
+    "participation": "at_most_once",
+}
 
 
 def write_run(folder, store, seed, noise_multiplier=1.0, named=True, **changes):
