@@ -185,7 +185,7 @@ class Results:
     def config(self, line: Line, seed: int = 0) -> RunConfig:
         """Returns the configuration of a chosen line's run."""
         (trial, *_) = self.study.trials(line, self.chosen[line].settings, [seed])
-        return self._standing.task(trial).config
+        return self._standing.config(trial)
 
     def folders(self, line: Line) -> list[pathlib.Path]:
         """Returns the run folders of a chosen line; none of runs in memory."""

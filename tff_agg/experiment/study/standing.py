@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 
 from tff_agg.experiment.build import Compiled
+from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.study.declare import (
     Chosen,
     Job,
@@ -66,9 +67,17 @@ class Standing:
         """Returns a trial's run folder; None: nothing of it is saved."""
         return self.study.train.folder(trial, self.task(trial), self.out)
 
+    def config(self, trial: Trial) -> RunConfig:
+        """Returns the configuration that a study declares by: of its run, or its arm.
+
+        A task may have found what its configuration leaves open. A run that is there
+        goes by what its folder says.
+        """
+        return trial.config if trial.folder else self.task(trial).config
+
     def rounds(self, trial: Trial) -> tuple[int, ...]:
         """Returns the rounds over which a value is the mean."""
-        return self.study.rounds(self.task(trial).config)
+        return self.study.rounds(self.config(trial))
 
     # What is asked.
 
@@ -93,7 +102,7 @@ class Standing:
         alone = dataclasses.replace(line, use=use)
         asked = []
         for trial in study.trials(line, chosen.settings, study.seeds):
-            more = study.also(alone, trial.seed, self.task(trial).config)
+            more = study.also(alone, trial.seed, self.config(trial))
             asked.append((trial, [self.question(trial, use, study.final), *more]))
         return asked
 
