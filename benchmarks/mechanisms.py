@@ -37,7 +37,8 @@ def _error(mechanism: noise.Mechanism, n: int, decay: float) -> float:
     workload = toeplitz.workload_column(n, decay)
     if mechanism.toeplitz is not None:
         column = mechanism.toeplitz(n)[: mechanism.bands]
-        return toeplitz.squared_error(column, workload, "mean") ** 0.5
+        weights = toeplitz.error_weights(n, "mean")
+        return toeplitz.error_with_gradient(column, workload, weights).value ** 0.5
     if mechanism.decoder is None:
         decoder = np.linalg.inv(mechanism.matrix(n))
     else:

@@ -11,12 +11,14 @@ checked against it, and what the simulation cannot tell apart the exact figures 
 
 import dataclasses
 import json
+import math
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import app, flags
 
+from tff_agg import checks
 from tff_agg.recycling import uncertainty
 
 
@@ -45,6 +47,41 @@ class Study:
         from_start = a2**self.steps * self.start_stddev**2
         gained = (1 - a2**self.steps) / (1 - a2)
         return float(np.sqrt((1 - from_start) / gained))
+
+
+class GaussianMoments(NamedTuple):
+    """The exact mean and variance of the sample variance, and its error."""
+
+    mean: float
+    variance: float
+
+    def rmse(self, truth: float) -> float:
+        """Returns the root mean squared error as an estimate of `truth`."""
+        return math.sqrt(self.variance + (self.mean - truth) ** 2)
+
+
+def gaussian_moments(mean: np.ndarray, covariance: np.ndarray) -> GaussianMoments:
+    """Returns the exact moments of the sample variance of jointly Gaussian values.
+
+    The sample variance is the quadratic form xᵀAx with A = (I − 11ᵀ/k) / (k − 1).
+
+    Args:
+      mean: The means of the k values.
+      covariance: Their k × k covariance.
+
+    Example:
+      >>> gaussian_moments(np.zeros(3), np.eye(3))  # Independent: unbiased.
+      GaussianMoments(mean=1.0, variance=1.0)
+    """
+    mean = np.asarray(mean, np.float64)
+    k = checks.whole("the number of values", len(mean), least=2)
+    form = (np.eye(k) - 1.0 / k) / (k - 1)
+    product = form @ covariance
+    pushed = form @ mean
+    return GaussianMoments(
+        float(np.trace(product) + mean @ pushed),
+        float(2 * np.sum(product * product.T) + 4 * pushed @ covariance @ pushed),
+    )
 
 
 def simulate(study: Study, rng: np.random.Generator) -> np.ndarray:
@@ -111,9 +148,7 @@ def run(study: Study) -> dict[str, Any]:
             errors = errors_of_cell(iterates, rounds)
             squared[burn_in, separation] = errors
             rmse, error = rmse_with_error(errors, study.resamples, rng)
-            moments = uncertainty.gaussian_moments(
-                np.zeros(len(rounds)), covariance(study, rounds)
-            )
+            moments = gaussian_moments(np.zeros(len(rounds)), covariance(study, rounds))
             cells.append(
                 {
                     "burn_in": burn_in,
@@ -186,8 +221,8 @@ def _two_runs(study: Study, rng: np.random.Generator) -> dict[str, float]:
     variance = a ** (2 * n) * study.start_stddev**2 + noise**2 * (1 - a ** (2 * n)) / (
         1 - a**2
     )
-    exact = uncertainty.gaussian_moments(np.zeros(2), variance * np.eye(2))
-    stationary = uncertainty.gaussian_moments(np.zeros(2), np.eye(2))
+    exact = gaussian_moments(np.zeros(2), variance * np.eye(2))
+    stationary = gaussian_moments(np.zeros(2), np.eye(2))
     return {
         "rmse": rmse,
         "rmse_error": error,

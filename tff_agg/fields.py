@@ -5,11 +5,12 @@ field's default and description. Libraries see the finished object only.
 """
 
 import dataclasses
-import numbers
 import os
 import typing
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
+
+from tff_agg import checks
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -198,8 +199,8 @@ _KINDS: dict[type, str] = {
 
 def _is_a(value: object, kind: type) -> bool:
     """Returns whether a value may stand in a field of a kind."""
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
+    if kind is bool:
+        return isinstance(value, bool)
     if kind is str:
         return isinstance(value, str | os.PathLike)
-    return isinstance(value, numbers.Integral if kind is int else numbers.Real)
+    return checks.is_whole(value) if kind is int else checks.is_number(value)

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from benchmarks import quadratic
 from tff_agg.recycling import theory, uncertainty
 
 _CONTRACTION = 0.9
@@ -77,7 +78,7 @@ def test_one_value_is_refused_everywhere():
         lambda: uncertainty.variance_estimate(np.array([1.0])),
         lambda: uncertainty.variance_estimate(np.array(1.0)),
         lambda: uncertainty.checkpoint_rounds(10, count=1),
-        lambda: uncertainty.gaussian_moments(np.zeros(1), np.eye(1)),
+        lambda: quadratic.gaussian_moments(np.zeros(1), np.eye(1)),
         lambda: uncertainty.interval_factor(1),
         lambda: uncertainty.interval_widths([0, 0], lambda m, c: c, [], [1]),
         lambda: uncertainty.compare_estimators([1], None, None, None),
@@ -103,7 +104,7 @@ def test_exact_moments_agree_with_simulation():
     values = ar1_chains(200_000, 14, start=3.0)[rounds]
     found = uncertainty.variance_estimate(values)
     mean = 3.0 * _CONTRACTION ** np.array(rounds)
-    exact = uncertainty.gaussian_moments(mean, ar1_covariance(rounds, 0.0))
+    exact = quadratic.gaussian_moments(mean, ar1_covariance(rounds, 0.0))
     assert abs(found.mean() - exact.mean) < 5 * found.std() / math.sqrt(found.size)
     np.testing.assert_allclose(found.var(), exact.variance, rtol=0.03)
     np.testing.assert_allclose(

@@ -88,7 +88,7 @@ def test_thread_pools_are_set_before_tensorflow_runs_and_not_after():
         "1 3",
         "True",
         "False",
-        "intra_op: -2 is not a number of threads",
+        "intra_op must be a whole number of at least 0, got -2",
     ]
 
 

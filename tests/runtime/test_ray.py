@@ -443,9 +443,9 @@ def test_jobs_run_on_the_cluster(capfd):
 
 def test_wrong_options_are_refused_before_anything_starts():
     for options, message in (
-        ({"lanes": 0}, "lanes: 0"),
-        ({"cpus_per_lane": 0}, "cpus_per_lane=0"),
-        ({"gpus_per_lane": -1}, "gpus_per_lane=-1"),
+        ({"lanes": 0}, "lanes must be a whole number of at least 1, got 0"),
+        ({"cpus_per_lane": 0}, "cpus_per_lane must be a positive finite number, got 0"),
+        ({"gpus_per_lane": -1}, "gpus_per_lane must be .* at least 0, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             runtime.create("ray", **options)

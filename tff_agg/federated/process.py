@@ -13,7 +13,7 @@ from typing import TypeAlias
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg import averaging
+from tff_agg import averaging, checks
 from tff_agg.aliases import JsonObject
 from tff_agg.federated import clipping, limits, server_side, trainers, vectorized
 from tff_agg.federated.tracing import graph_computation
@@ -354,11 +354,7 @@ def _trainer(
                 "trains"
             )
         return model
-    epochs_are_whole = isinstance(client_epochs, int) and client_epochs >= 1
-    if isinstance(client_epochs, bool) or not epochs_are_whole:
-        raise ValueError(
-            f"client_epochs must be a whole number of at least 1, got {client_epochs!r}"
-        )
+    client_epochs = checks.whole("client_epochs", client_epochs)
     if client_optimizer is None:
         raise ValueError(
             "client_optimizer must be an optimizer of tff.learning.optimizers or a "

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg import checks
 from tff_agg.aliases import Specs, Structure
 
 ModelWeights: TypeAlias = tff.learning.models.ModelWeights
@@ -124,7 +125,7 @@ def trainer_from_model(
       trainer = trainer_from_model(model, client_optimizer=0.5)
     """
     optimizer = as_client_optimizer(client_optimizer)
-    check_epochs(epochs)
+    checks.whole("epochs", epochs)
     if isinstance(model, tff.learning.models.FunctionalModel):
         return _functional_trainer(model, optimizer, epochs)
     if callable(model) and not isinstance(
@@ -185,7 +186,7 @@ def functional_training(
 ) -> FunctionalTraining:
     """Takes the training of a model whose weights are arguments apart."""
     optimizer = as_client_optimizer(client_optimizer)
-    check_epochs(epochs)
+    checks.whole("epochs", epochs)
 
     def initial_weights() -> ModelWeights:
         return tf.nest.map_structure(
@@ -389,9 +390,3 @@ def _reduce(step: Step, start: Structure, dataset: tf.data.Dataset) -> Structure
         parallel_iterations=1,
     )
     return tf.nest.pack_sequence_as(start, final)
-
-
-def check_epochs(epochs: int) -> None:
-    """Raises unless `epochs` is a number of passes over the data."""
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise ValueError(f"epochs must be a whole number of at least 1, got {epochs!r}")

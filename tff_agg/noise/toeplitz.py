@@ -75,27 +75,10 @@ def explicit(column: np.ndarray) -> np.ndarray:
     return scipy.linalg.toeplitz(column, np.zeros(len(column)))
 
 
-def divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Divides power series, as many terms as the numerator has."""
-    return scipy.signal.lfilter([1.0], denominator, numerator)
-
-
 def error_weights(n: int, metric: str) -> np.ndarray:
     """Returns how B's squared coefficients add up to the squared error."""
     checks.choice("metric", metric, METRICS)
     return np.arange(n, 0, -1) / n if metric == "mean" else np.ones(n)
-
-
-def squared_error(column: np.ndarray, workload: np.ndarray, metric: str) -> float:
-    """Returns the mean (or largest) squared error of the rounds, without sensitivity.
-
-    Args:
-      column: First column of C, possibly shorter than the workload (banded).
-      workload: First column of A, one entry per round.
-      metric: 'mean' over the rounds or 'max'.
-    """
-    rows = divide(workload, column)
-    return float(error_weights(len(workload), metric) @ rows**2)
 
 
 class Value(NamedTuple):

@@ -97,41 +97,6 @@ def checkpoint_rounds(
     return rounds
 
 
-class GaussianMoments(NamedTuple):
-    """The exact mean and variance of the sample variance, and its error."""
-
-    mean: float
-    variance: float
-
-    def rmse(self, truth: float) -> float:
-        """Returns the root mean squared error as an estimate of `truth`."""
-        return math.sqrt(self.variance + (self.mean - truth) ** 2)
-
-
-def gaussian_moments(mean: np.ndarray, covariance: np.ndarray) -> GaussianMoments:
-    """Returns the exact moments of the sample variance of jointly Gaussian values.
-
-    The sample variance is the quadratic form xᵀAx with A = (I − 11ᵀ/k) / (k − 1).
-
-    Args:
-      mean: The means of the k values.
-      covariance: Their k × k covariance.
-
-    Example:
-      >>> gaussian_moments(np.zeros(3), np.eye(3))  # Independent: unbiased.
-      GaussianMoments(mean=1.0, variance=1.0)
-    """
-    mean = np.asarray(mean, np.float64)
-    k = _check_count("mean", len(mean))
-    form = (np.eye(k) - 1.0 / k) / (k - 1)
-    product = form @ covariance
-    pushed = form @ mean
-    return GaussianMoments(
-        float(np.trace(product) + mean @ pushed),
-        float(2 * np.sum(product * product.T) + 4 * pushed @ covariance @ pushed),
-    )
-
-
 class Widths(NamedTuple):
     """Average widths of confidence intervals, by the number of models.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_agg import checks
 from tff_agg.runtime import balancing, errors, lane_facts, transport
 from tff_agg.runtime.lane_actor import LaneActor, LaneSettings, LaneSum, SharedData
 from tff_agg.runtime.lane_data import LaneData, Source
@@ -103,13 +104,9 @@ class RayContext(MapReduceContext):
         worker: bool = True,
     ):
         super().__init__(show_data_in_errors, worker)
-        if lanes is not None and (not isinstance(lanes, int) or lanes < 1):
-            raise ValueError(f"lanes: {lanes!r} is not a positive number of lanes")
-        if cpus_per_lane <= 0 or gpus_per_lane < 0:
-            raise ValueError(
-                f"cpus_per_lane={cpus_per_lane!r} must be above 0 and "
-                f"gpus_per_lane={gpus_per_lane!r} must not be negative"
-            )
+        lanes = None if lanes is None else checks.whole("lanes", lanes)
+        checks.number("cpus_per_lane", cpus_per_lane, "(0, inf)")
+        checks.number("gpus_per_lane", gpus_per_lane, "[0, inf)")
         self._on_client = on_client
         self.traffic: Traffic | None = None
         cpus = max(usable_cores(), (lanes or 0) * cpus_per_lane)

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from tff_agg import checks
+
 _T = TypeVar("_T")
 
 # How long an interruption may go unnoticed while lanes are at work.
@@ -66,8 +68,7 @@ def choose_lanes(
     """
     import tensorflow as tf
 
-    if lanes is not None and (not isinstance(lanes, int) or lanes < 1):
-        raise ValueError(f"lanes: {lanes!r} is not a positive number of lanes")
+    lanes = None if lanes is None else checks.whole("lanes", lanes)
     if devices is None:
         gpus = tf.config.list_logical_devices("GPU")
         devices = [gpu.name for gpu in gpus] or ["/device:CPU:0"]

@@ -2,6 +2,7 @@
 
 import contextlib
 
+from tff_agg import checks
 from tff_agg.runtime.lanes import usable_cores
 
 
@@ -27,11 +28,11 @@ def configure_threads(
     """
     import tensorflow as tf
 
-    intra = 1 if intra_op is None else intra_op
-    inter = usable_cores() if inter_op is None else inter_op
-    for name, value in (("intra_op", intra), ("inter_op", inter)):
-        if not isinstance(value, int) or value < 0:
-            raise ValueError(f"{name}: {value!r} is not a number of threads")
+    given = {
+        "intra_op": 1 if intra_op is None else intra_op,
+        "inter_op": usable_cores() if inter_op is None else inter_op,
+    }
+    intra, inter = (checks.whole(name, n, least=0) for name, n in given.items())
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)

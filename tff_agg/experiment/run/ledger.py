@@ -25,7 +25,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tff_agg import digests, files
+from tff_agg import checks, digests, files
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.checkpoints import blobs
 
@@ -241,7 +241,7 @@ def _enter(history: History, entry: Entry) -> None:
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not checks.is_whole(value):
         raise TypeError("a whole number")
     return value
 

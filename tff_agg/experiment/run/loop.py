@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tree
 
-from tff_agg import checkpoints
+from tff_agg import checkpoints, checks
 from tff_agg.aliases import Json, JsonObject, Structure, Weights
 from tff_agg.checkpoints.encoding import Prepared
 from tff_agg.experiment.build.process import (
@@ -174,8 +174,7 @@ def train(
 
 def _planned_rounds(facts: Mapping[str, Any], rounds: int) -> int | None:
     """Returns the plan's rounds where they are known; refuses to go beyond them."""
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds must be a whole number of at least 1; got {rounds!r}")
+    checks.whole("rounds", rounds)
     planned = facts["process"].get("plan", {}).get("rounds")
     if planned is not None and rounds > planned:
         raise ValueError(f"rounds={rounds}: the plan is for {planned} rounds")
