@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.own_flags import OwnFlags
 from tff_agg import noise
+from tff_agg.noise import workloads
 from tff_agg.noise.mechanism import Mechanism
 from tff_agg.recycling import separation
 
@@ -68,7 +69,7 @@ def settings(rounds: int) -> list[Setting]:
         for name, mechanism in (
             ("identity", noise.identity()),
             ("tree", noise.tree("honaker", rounds)),
-            ("blt", noise.blt(rounds, 3, momentum_decay=momentum)),
+            ("blt", noise.blt(rounds, 3, workload=workloads.momentum(momentum))),
         )
     ]
 

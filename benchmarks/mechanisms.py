@@ -19,7 +19,7 @@ import numpy as np
 from absl import app, flags
 
 from tff_agg import noise
-from tff_agg.noise import toeplitz
+from tff_agg.noise import toeplitz, workloads
 from tff_agg.privacy import AtMostOnce, MinSeparation, Participation, sensitivity
 
 _ROUNDS = flags.DEFINE_integer("rounds", 2000, "Rounds of the run.")
@@ -34,16 +34,16 @@ _OUT = flags.DEFINE_string("out", "results/mechanisms", "Folder for JSON and pic
 
 def _error(mechanism: noise.Mechanism, n: int, decay: float) -> float:
     """Returns the root mean square error without the sensitivity."""
-    workload = toeplitz.workload_column(n, decay)
+    workload = workloads.momentum(decay)
     if mechanism.toeplitz is not None:
         column = mechanism.toeplitz(n)[: mechanism.bands]
-        weights = toeplitz.error_weights(n, "mean")
-        return toeplitz.error_with_gradient(column, workload, weights).value ** 0.5
+        target, weights = workload.first_column(n), toeplitz.error_weights(n, "mean")
+        return toeplitz.error_with_gradient(column, target, weights).value ** 0.5
     if mechanism.decoder is None:
         decoder = np.linalg.inv(mechanism.matrix(n))
     else:
         decoder = mechanism.decoder(n)
-    rows = toeplitz.explicit(workload) @ decoder
+    rows = workload.matrix(n) @ decoder
     return float(np.sqrt(np.square(rows).sum() / n))
 
 
@@ -70,7 +70,7 @@ def _candidates(
     for d in (1, 2, 3, 4):
         made[f"blt, {d} buffers"] = functools.partial(noise.blt, n, d, **fit)
     made["blt, 3 buffers, for momentum"] = lambda: noise.blt(
-        n, 3, momentum_decay=decay, **fit
+        n, 3, workload=workloads.momentum(decay), **fit
     )
     if dense:
         made["dense"] = lambda: noise.dense(n)

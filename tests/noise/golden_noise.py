@@ -177,13 +177,14 @@ def drawn(name: str, way: str) -> dict:
 def coefficients() -> dict:
     """Returns what the optimisers find."""
     schema = {"separation": 342, "participations": 6}
-    blt = noise.blt(2000, 3, momentum_decay=0.95, **schema)
-    banded = noise.banded(2000, 16, momentum_decay=0.95, **schema)
-    dense = noise.dense(64, momentum_decay=0.9)
+    momentum = noise.workloads.momentum(0.95)
+    blt = noise.blt(2000, 3, workload=momentum, **schema)
+    banded = noise.banded(2000, 16, workload=momentum, **schema)
+    dense = noise.dense(64, workload=noise.workloads.momentum(0.9))
     return {
         "blt": [blt.parameters["decays"], blt.parameters["weights"]],
         "banded": banded.parameters["coefficients"],
-        "square root": noise.banded_square_root(16, 0.95).matrix(16)[-1].tolist(),
+        "square root": noise.banded_square_root(16, momentum).matrix(16)[-1].tolist(),
         "dense": noise.dense(64).matrix(64)[-1].tolist(),
         "dense with momentum": dense.matrix(64)[-1].tolist(),
     }

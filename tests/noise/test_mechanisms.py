@@ -22,12 +22,12 @@ MECHANISMS = {
     "tree restarted": noise.restart_every(noise.tree(), 5),
     "honaker restarted": noise.restart_every(noise.tree("honaker", 5, True), 5),
     "banded": noise.banded_from([2.0, 0.7, 0.3, -0.2]),
-    "square root": noise.banded_square_root(5, momentum_decay=0.9),
+    "square root": noise.banded_square_root(5, noise.workloads.momentum(0.9)),
     "optimised banded": noise.banded(N, 4, separation=4, participations=2),
     "blt": noise.blt(N, 2),
     "blt restarted": noise.restart_every(noise.blt_from((0.9, 0.4), (0.3, 0.2)), 4),
     "dense": noise.dense(N),
-    "dense momentum": noise.dense(N, momentum_decay=0.9),
+    "dense momentum": noise.dense(N, workload=noise.workloads.momentum(0.9)),
 }
 EVERY = pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 
@@ -433,7 +433,6 @@ def test_only_what_was_saved_is_rebuilt():
         (lambda: noise.banded(10, 2, separation=5, participations=3), "do not fit"),
         (lambda: noise.blt(10, 0), "buffers"),
         (lambda: noise.blt(10, 2, metric="median"), "metric"),
-        (lambda: noise.blt(10, 2, momentum_decay=1.0), "decay"),
         (lambda: noise.blt_from((1.0,), (0.5,)), "decays"),
         (lambda: noise.blt_from((0.5,), (1.5,)), "weights"),
         (lambda: noise.blt_from((0.5,), ()), "as many"),

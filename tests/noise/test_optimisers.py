@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tff_agg import noise
-from tff_agg.noise import cache, toeplitz
+from tff_agg.noise import cache, toeplitz, workloads
 from tff_agg.privacy import AtMostOnce, MinSeparation, sensitivity
 
 
@@ -20,9 +20,7 @@ def rmse(mechanism, n, participation=None, decay=0.0, metric="mean"):
         if mechanism.decoder is None
         else mechanism.decoder(n)
     )
-    rows = np.square(
-        toeplitz.explicit(toeplitz.workload_column(n, decay)) @ inverse
-    ).sum(axis=1)
+    rows = np.square(workloads.momentum(decay).matrix(n) @ inverse).sum(axis=1)
     spread = sensitivity(mechanism, participation or AtMostOnce(), n).value
     return float(np.sqrt(rows.mean() if metric == "mean" else rows.max()) * spread)
 
@@ -46,7 +44,7 @@ def test_error_of_prefix_sums_at_512_rounds(make, most):
 
 def test_closed_form_error_is_that_of_the_explicit_matrices():
     n, decay = 40, 0.9
-    workload = toeplitz.workload_column(n, decay)
+    workload = workloads.momentum(decay).first_column(n)
     for mechanism in (noise.blt(n, 2), noise.banded_square_root(7)):
         column = mechanism.toeplitz(n)
         for metric in ("mean", "max"):
@@ -56,19 +54,10 @@ def test_closed_form_error_is_that_of_the_explicit_matrices():
             assert error * np.linalg.norm(column) == pytest.approx(expected)
 
 
-def test_workloads_and_their_square_roots():
-    np.testing.assert_allclose(toeplitz.workload_column(3, 0.5), [1, 1.5, 1.75])
-    for decay in (0.0, 0.95):
-        root = toeplitz.square_root(30, decay)
-        np.testing.assert_allclose(
-            np.convolve(root, root)[:30], toeplitz.workload_column(30, decay)
-        )
-
-
 def test_gradients_are_the_differences():
     n, rng = 30, np.random.default_rng(0)
     column = np.sort(rng.uniform(0.1, 1, 8))[::-1].copy()
-    workload = toeplitz.workload_column(n, 0.9)
+    workload = workloads.momentum(0.9).first_column(n)
     weights = toeplitz.error_weights(n, "mean")
     for function in (
         lambda c: toeplitz.error_with_gradient(c, workload, weights),
@@ -85,10 +74,11 @@ def test_gradients_are_the_differences():
 @pytest.mark.parametrize("schema", [AtMostOnce(), MinSeparation(60, 3)])
 def test_optimised_beats_the_unoptimised(metric, decay, schema):
     n = 150
-    options = {"momentum_decay": decay, "metric": metric}
+    workload = workloads.momentum(decay)
+    options = {"workload": workload, "metric": metric}
     if not schema.is_once:
         options |= {"separation": 60, "participations": 3}
-    root = rmse(noise.banded_square_root(60, decay), n, schema, decay, metric)
+    root = rmse(noise.banded_square_root(60, workload), n, schema, decay, metric)
     banded = rmse(noise.banded(n, 60, **options), n, schema, decay, metric)
     blt = [
         rmse(noise.blt(n, d, **options), n, schema, decay, metric) for d in (1, 2, 3)
@@ -149,7 +139,7 @@ def test_cache_hands_out_what_it_stored(tmp_path):
     assert again.parameters == first.parameters
     assert path.stat().st_mtime_ns == before
     assert first.parameters == noise.blt(80, 2).parameters
-    noise.blt(80, 2, momentum_decay=0.5, cache=tmp_path)
+    noise.blt(80, 2, workload=workloads.momentum(0.5), cache=tmp_path)
     noise.banded(80, 3, cache=tmp_path)
     noise.dense(16, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 4

@@ -9,7 +9,7 @@ import pytest
 from stackoverflow.task import StackOverflow
 from tff_agg import account, privacy
 from tff_agg.experiment.commands import flags
-from tff_agg.noise import toeplitz
+from tff_agg.noise import workloads
 from tff_agg.privacy import PrivacyRecipe, recipe
 
 EXAMPLE = {
@@ -40,7 +40,7 @@ def plan_of_training(given):
 
 def rmse(plan, decay):
     """The error of the momentum workload, by the explicit matrices."""
-    workload = toeplitz.explicit(toeplitz.workload_column(plan.rounds, decay))
+    workload = workloads.momentum(decay).matrix(plan.rounds)
     rows = workload @ np.linalg.inv(plan.mechanism.matrix(plan.rounds))
     return float(np.sqrt(np.square(rows).sum() / plan.rounds)) * plan.sensitivity.value
 

@@ -7,6 +7,7 @@ Example:
   >>> state, noise = mechanism.next(state, like)
 """
 
+from tff_agg.noise import workloads
 from tff_agg.noise.banded import banded, banded_from, banded_square_root
 from tff_agg.noise.blt import blt, blt_from
 from tff_agg.noise.dense import dense, dense_from
@@ -15,10 +16,12 @@ from tff_agg.noise.restart import restart_every
 from tff_agg.noise.saved import from_json
 from tff_agg.noise.seeds import fresh_seed
 from tff_agg.noise.tree import tree
+from tff_agg.noise.workloads import Workload
 
 __all__ = [
     "Mechanism",
     "Stream",
+    "Workload",
     "banded",
     "banded_from",
     "banded_square_root",
@@ -31,4 +34,5 @@ __all__ = [
     "identity",
     "restart_every",
     "tree",
+    "workloads",
 ]

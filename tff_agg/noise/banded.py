@@ -13,11 +13,12 @@ import scipy.optimize
 from scipy.special import expit, logit
 
 from tff_agg import checks, structure
-from tff_agg.aliases import Json
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
-from tff_agg.noise import toeplitz
+from tff_agg.noise import toeplitz, workloads
 from tff_agg.noise.mechanism import Mechanism, Stream
+from tff_agg.noise.workloads import Workload, prefix_sum
 
 
 def banded_from(
@@ -68,22 +69,22 @@ def banded_from(
     )
 
 
-def banded_square_root(bands: int, momentum_decay: float = 0.0) -> Mechanism:
-    """The square root of the workload, cut after `bands` diagonals: a closed form.
+def banded_square_root(bands: int, workload: Workload = prefix_sum()) -> Mechanism:
+    """The square root of the workload, cut after `bands` diagonals.
 
     Args:
       bands: How many diagonals; as many as the run has rounds gives the whole root.
-      momentum_decay: Decay of the server's momentum; 0 is the prefix sum.
+      workload: What the server does with the rounds' sums; see `workloads`.
 
     Example:
       >>> banded_square_root(3).toeplitz(4)
       array([1.   , 0.5  , 0.375, 0.   ])
     """
-    bands = checks.whole("bands", bands)
+    bands, workload = checks.whole("bands", bands), workloads.check(workload)
     return banded_from(
-        toeplitz.square_root(bands, momentum_decay),
+        workload.square_root(bands),
         form="square root",
-        momentum_decay=momentum_decay,
+        **workload.to_json(),
     )
 
 
@@ -93,7 +94,7 @@ def banded(
     *,
     separation: int | None = None,
     participations: int = 1,
-    momentum_decay: float = 0.0,
+    workload: Workload = prefix_sum(),
     metric: str = "mean",
     cache: str | os.PathLike | None = None,
 ) -> Mechanism:
@@ -104,7 +105,7 @@ def banded(
       bands: How many diagonals C has; the state holds one buffer less.
       separation: The least distance of two participations of a user.
       participations: The most participations of a user.
-      momentum_decay: Decay of the server's momentum; 0 optimises prefix sums.
+      workload: What the server does with the rounds' sums; see `workloads`.
       metric: 'mean' squared error over the rounds, or the 'max'.
       cache: A folder for results, None for no cache.
 
@@ -120,16 +121,29 @@ def banded(
     )
     bands = checks.whole("bands", bands, most=rounds)
     toeplitz.error_weights(1, metric)
-    found, inputs = caches.optimised(
-        "banded", cache, _optimise,
-        rounds=rounds, bands=bands, separation=separation,
-        participations=participations, momentum_decay=momentum_decay, metric=metric,
-    )  # fmt: skip
+    inputs: JsonObject = {
+        "rounds": rounds,
+        "bands": bands,
+        "separation": separation,
+        "participations": participations,
+        **workloads.check(workload).to_json(),
+        "metric": metric,
+    }
+    found = caches.cached(
+        cache,
+        {"kind": "banded", **inputs},
+        lambda: _optimise(rounds, bands, separation, participations, workload, metric),
+    )
     return banded_from(found, optimised_for=inputs)
 
 
 def _optimise(
-    n: int, bands: int, separation: int, participations: int, decay: float, metric: str
+    n: int,
+    bands: int,
+    separation: int,
+    participations: int,
+    workload: Workload,
+    metric: str,
 ) -> np.ndarray:
     """Minimises log(error² · sensitivity²) over the ratios of neighbouring diagonals.
 
@@ -138,21 +152,25 @@ def _optimise(
     """
     if bands == 1:
         return np.ones(1)
-    workload = toeplitz.workload_column(n, decay)
+    target = workload.first_column(n)
     weights = toeplitz.error_weights(n, metric)
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
         ratios = expit(x)
         column = np.concatenate([[1.0], np.cumprod(ratios)])
-        error = toeplitz.error_with_gradient(column, workload, weights)
+        error = toeplitz.error_with_gradient(column, target, weights)
         spread = toeplitz.spread_with_gradient(column, n, separation, participations)
         slope = error.gradient / error.value + spread.gradient / spread.value
         by_ratio = np.cumsum((slope[1:] * column[1:])[::-1])[::-1]
         value = math.log(error.value) + math.log(spread.value)
         return value, by_ratio * (1 - ratios)
 
-    root = toeplitz.square_root(bands, decay)
-    start = logit(np.clip(root[1:] / root[:-1], 1e-6, 1 - 1e-6))
+    root = workload.square_root(bands)
+    # A workload that sums nothing has a root of one term.
+    ratios = np.divide(
+        root[1:], root[:-1], out=np.zeros(bands - 1), where=root[:-1] > 0
+    )
+    start = logit(np.clip(ratios, 1e-6, 1 - 1e-6))
     found = scipy.optimize.minimize(
         objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000}
     )

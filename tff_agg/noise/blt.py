@@ -16,11 +16,12 @@ import scipy.optimize
 from scipy.special import expit, logit
 
 from tff_agg import checks, structure
-from tff_agg.aliases import Json
+from tff_agg.aliases import Json, JsonObject
 from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
-from tff_agg.noise import toeplitz
+from tff_agg.noise import toeplitz, workloads
 from tff_agg.noise.mechanism import Mechanism, Stream
+from tff_agg.noise.workloads import Workload, prefix_sum
 
 
 def blt_from(
@@ -82,7 +83,7 @@ def blt(
     *,
     separation: int | None = None,
     participations: int = 1,
-    momentum_decay: float = 0.0,
+    workload: Workload = prefix_sum(),
     metric: str = "mean",
     cache: str | os.PathLike | None = None,
 ) -> Mechanism:
@@ -93,7 +94,7 @@ def blt(
       buffers: d, the model-sized buffers; 2 to 4 are nearly as good as any number.
       separation: The least distance of two participations of a user.
       participations: The most participations of a user.
-      momentum_decay: Decay of the server's momentum; 0 optimises prefix sums.
+      workload: What the server does with the rounds' sums; see `workloads`.
       metric: 'mean' squared error over the rounds, or the 'max'.
       cache: A folder for results, None for no cache.
 
@@ -109,11 +110,21 @@ def blt(
         rounds, separation, participations
     )
     toeplitz.error_weights(1, metric)
-    (theta, omega), inputs = caches.optimised(
-        "blt", cache, _optimise,
-        rounds=rounds, buffers=buffers, separation=separation,
-        participations=participations, momentum_decay=momentum_decay, metric=metric,
-    )  # fmt: skip
+    inputs: JsonObject = {
+        "rounds": rounds,
+        "buffers": buffers,
+        "separation": separation,
+        "participations": participations,
+        **workloads.check(workload).to_json(),
+        "metric": metric,
+    }
+    theta, omega = caches.cached(
+        cache,
+        {"kind": "blt", **inputs},
+        lambda: _optimise(
+            rounds, buffers, separation, participations, workload, metric
+        ),
+    )
     return blt_from(tuple(theta), tuple(omega), optimised_for=inputs)
 
 
@@ -140,10 +151,15 @@ def _rational(theta: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _optimise(
-    n: int, d: int, separation: int, participations: int, decay: float, metric: str
+    n: int,
+    d: int,
+    separation: int,
+    participations: int,
+    workload: Workload,
+    metric: str,
 ) -> np.ndarray:
     """Minimises log(error² · sensitivity²) by L-BFGS from several starts."""
-    workload = toeplitz.workload_column(n, decay)
+    target = workload.first_column(n)
     weights = toeplitz.error_weights(n, metric)
     powers = np.arange(n - 1, dtype=float)
 
@@ -157,7 +173,7 @@ def _optimise(
         column = np.concatenate([[1.0], omega @ grid])
         with np.errstate(over="ignore", invalid="ignore"):
             error = toeplitz.error_with_gradient(
-                column, workload, weights, _rational(theta, omega)
+                column, target, weights, _rational(theta, omega)
             )
         spread = toeplitz.spread_with_gradient(column, n, separation, participations)
         value = math.log(error.value) + math.log(spread.value)
@@ -179,9 +195,10 @@ def _optimise(
         )
         return value, gradient
 
+    root = workload.square_root(max(n, 2))
     best = None
     for farthest in _starts(n):
-        x0 = _start(d, farthest, n, decay)
+        x0 = _start(d, farthest, root)
         found = scipy.optimize.minimize(
             objective, x0, jac=True, method="L-BFGS-B", options={"maxiter": 1500}
         )
@@ -200,14 +217,15 @@ def _starts(n: int) -> list[float]:
     return [max(2.0, n * part) for part in (1.0, 0.25)]
 
 
-def _start(d: int, farthest: float, n: int, decay: float) -> np.ndarray:
+def _start(d: int, farthest: float, root: np.ndarray) -> np.ndarray:
     """Returns decays with memories spread from a few rounds to `farthest`.
 
-    The weights are fitted to the square root of the workload.
+    The weights are fitted to `root`, the square root of the workload.
     """
     memory = np.geomspace(farthest, 2.0, d) if d > 1 else np.array([farthest**0.5])
     theta = np.clip(1 - 1 / (memory + 1), 0.05, 1 - 1e-7)
-    target = toeplitz.square_root(max(n, 2), decay)[1:]
+    # A workload that sums nothing has a root of one term.
+    target = np.maximum(root[1:], 1e-9)
     scale = 1 / target
     grid = theta[:, None] ** np.arange(len(target))[None, :]
     omega, _ = scipy.optimize.nnls((grid * scale).T, target * scale)

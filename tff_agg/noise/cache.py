@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tff_agg import files
-from tff_agg.aliases import Json, JsonObject
+from tff_agg.aliases import Json
 
 FORMAT = 1
 
@@ -60,22 +60,6 @@ def cached(
     value = np.ascontiguousarray(compute(), np.float64)
     store(path, inputs, value)
     return value
-
-
-def optimised(
-    kind: str,
-    folder: str | os.PathLike | None,
-    optimise: Callable[..., np.ndarray],
-    **inputs: Json,
-) -> tuple[np.ndarray, JsonObject]:
-    """Returns what `optimise` finds for its inputs, in their order, and the inputs.
-
-    Example:
-      >>> optimised('ones', None, np.full, shape=2, value=1.0)
-      (array([1., 1.]), {'shape': 2, 'value': 1.0})
-    """
-    key = {"kind": kind, **inputs}
-    return cached(folder, key, lambda: optimise(*inputs.values())), inputs
 
 
 def store(path: pathlib.Path, inputs: Mapping[str, Json], value: np.ndarray) -> None:

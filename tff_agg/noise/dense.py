@@ -15,8 +15,9 @@ from tff_agg import checks
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.backends import combine
 from tff_agg.noise import cache as caches
-from tff_agg.noise import toeplitz
+from tff_agg.noise import workloads
 from tff_agg.noise.mechanism import Mechanism, Stream
+from tff_agg.noise.workloads import Workload, prefix_sum
 
 _MOST_ITERATIONS = 60
 
@@ -72,7 +73,7 @@ def dense_from(matrix: np.ndarray, **reported: Json) -> Mechanism:
 def dense(
     rounds: int,
     *,
-    momentum_decay: float = 0.0,
+    workload: Workload = prefix_sum(),
     tolerance: float = 1e-3,
     cache: str | os.PathLike | None = None,
 ) -> Mechanism:
@@ -80,7 +81,7 @@ def dense(
 
     Args:
       rounds: The run's length; no other is served.
-      momentum_decay: Decay of the server's momentum; 0 optimises prefix sums.
+      workload: What the server does with the rounds' sums; see `workloads`.
       tolerance: Relative gap between the squared error and its lower bound.
       cache: A folder for results, None for no cache.
 
@@ -93,15 +94,17 @@ def dense(
     """
     rounds = checks.whole("rounds", rounds)
     tolerance = checks.number("tolerance", tolerance, "(0, 1)")
+    workload = workloads.check(workload)
     inputs: JsonObject = {
         "kind": "dense",
         "rounds": rounds,
-        "momentum_decay": momentum_decay,
+        **workload.to_json(),
         "tolerance": tolerance,
     }
-    workload = toeplitz.explicit(toeplitz.workload_column(rounds, momentum_decay))
-    found = caches.cached(cache, inputs, lambda: optimal(workload, tolerance))
-    return dense_from(found, momentum_decay=momentum_decay)
+    found = caches.cached(
+        cache, inputs, lambda: optimal(workload.matrix(rounds), tolerance)
+    )
+    return dense_from(found, **workload.to_json())
 
 
 def optimal(workload: np.ndarray, tolerance: float = 1e-3) -> np.ndarray:

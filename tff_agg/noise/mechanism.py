@@ -162,11 +162,9 @@ class Mechanism:
         return n
 
     def fingerprint(self, rounds: int) -> list[float]:
-        """Returns eight numbers uᵀCv that tell C of so many rounds from any other.
+        """Returns eight numbers that tell C of so many rounds from any other.
 
-        u and v are fixed weights between 1 and 2; a tree's decoder stands for its C.
-        Optimised coefficients differ in their last digits from machine to machine:
-        unlike a digest, numbers can be compared with a tolerance.
+        A tree's decoder stands for its C.
 
         Example:
           >>> identity().fingerprint(1) == tree().fingerprint(1)
@@ -174,8 +172,7 @@ class Mechanism:
         """
         n = self.check_rounds(rounds)
         matrix = (self.decoder or self.matrix)(n)
-        left, right = _weights(n), _weights(matrix.shape[1])[::-1]
-        return [float(u @ matrix @ v) for u, v in zip(left, right, strict=True)]
+        return fingerprint(matrix)
 
     def to_json(self) -> JsonObject:
         """Returns all that `noise.from_json` needs, as JSON values.
@@ -193,6 +190,21 @@ class Mechanism:
     def __repr__(self) -> str:
         inside = ", ".join(f"{k}={v}" for k, v in self.parameters.items())
         return f"{self.name}({inside})" if len(inside) < 200 else f"{self.name}(…)"
+
+
+def fingerprint(matrix: np.ndarray) -> list[float]:
+    """Returns eight numbers uᵀMv that tell a matrix from any other.
+
+    u and v are fixed weights between 1 and 2. Optimised coefficients differ in their
+    last digits from machine to machine: unlike a digest, numbers can be compared with
+    a tolerance.
+
+    Example:
+      >>> fingerprint(np.eye(2)) == fingerprint(np.ones((2, 2)))
+      False
+    """
+    left, right = (_weights(size) for size in matrix.shape)
+    return [float(u @ matrix @ v) for u, v in zip(left, right[::-1], strict=True)]
 
 
 def _weights(n: int) -> np.ndarray:

@@ -38,36 +38,21 @@ def check_schema(
     return rounds, separation, participations
 
 
-def workload_column(n: int, momentum_decay: float = 0.0) -> np.ndarray:
-    """Returns the first column of the workload of SGD with heavy-ball momentum.
-
-    A step t moves the model by Σ_{i ≤ t} decay^(t − i)·g_i; the model is the sum of
-    the steps. Without momentum that is the prefix sum.
+def square_root(series: np.ndarray) -> np.ndarray:
+    """Returns the square root of a power series, as many terms as it has.
 
     Example:
-      >>> workload_column(3, 0.5)
-      array([1.  , 1.5 , 1.75])
-    """
-    checks.number("momentum_decay", momentum_decay, "[0, 1)")
-    return np.cumsum(momentum_decay ** np.arange(n, dtype=float))
-
-
-def square_root(n: int, momentum_decay: float = 0.0) -> np.ndarray:
-    """Returns the first column of the square root of the workload, in closed form.
-
-    The power series of the workload is 1/((1 − x)(1 − decay·x)); its square root is a
-    product of two binomial series.
-
-    Example:
-      >>> square_root(3)
+      >>> square_root(np.ones(3))
       array([1.   , 0.5  , 0.375])
     """
-    steps = np.arange(1, n)
-    binomial = np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
-    if momentum_decay == 0.0:
-        return binomial
-    other = binomial * momentum_decay ** np.arange(n)
-    return scipy.signal.fftconvolve(binomial, other)[:n]
+    if not series[0] > 0:
+        raise ValueError(f"the first term must be positive, got {series[0]}")
+    root = np.zeros(len(series))
+    root[0] = series[0] ** 0.5
+    for k in range(1, len(series)):
+        inside = root[1:k] @ root[k - 1 : 0 : -1]
+        root[k] = (series[k] - inside) / (2 * root[0])
+    return root
 
 
 def explicit(column: np.ndarray) -> np.ndarray:

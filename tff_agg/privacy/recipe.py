@@ -64,14 +64,14 @@ MECHANISMS: Mapping[str, MechanismBuilder] = {
         stretch.rounds, min(recipe.bands, stretch.rounds), **_fitted(recipe, stretch)
     ),
     "square_root": lambda recipe, stretch: noise.banded_square_root(
-        min(recipe.bands, stretch.rounds), recipe.server_momentum
+        min(recipe.bands, stretch.rounds), _workload(recipe)
     ),
     "blt": lambda recipe, stretch: noise.blt(
         stretch.rounds, recipe.buffers, **_fitted(recipe, stretch)
     ),
     "dense": lambda recipe, stretch: noise.dense(
         stretch.rounds,
-        momentum_decay=recipe.server_momentum,
+        workload=_workload(recipe),
         cache=recipe.noise_cache,
     ),
 }
@@ -287,9 +287,14 @@ def _fitted(recipe: PrivacyRecipe, stretch: Stretch) -> dict[str, Any]:
     return {
         "separation": stretch.separation,
         "participations": stretch.participations,
-        "momentum_decay": recipe.server_momentum,
+        "workload": _workload(recipe),
         "cache": recipe.noise_cache,
     }
+
+
+def _workload(recipe: PrivacyRecipe) -> noise.Workload:
+    """Returns what the server does with the rounds' sums."""
+    return noise.workloads.momentum(recipe.server_momentum)
 
 
 def _given(value: int | None) -> int:
