@@ -39,7 +39,7 @@ class AccountOptions(PrivacyRecipe):
     """A privacy recipe, or DP-SGD's: batches that are sampled, independent noise."""
 
     mechanism: str = described(
-        "tree", "correlation of the noise; dp_sgd: none", (*MECHANISMS, DP_SGD)
+        "blt", "correlation of the noise; dp_sgd: none", (*MECHANISMS, DP_SGD)
     )
     # Some mechanisms take minutes to find: once is enough.
     noise_cache: str | None = described(

@@ -105,5 +105,5 @@ def test_the_report_names_the_cipher_and_keeps_its_line_on_floating_point():
 
 def test_paragraphs_of_searches_are_the_templates():
     found = training_search(0.5, 1e-6, runs=4, shared_users={"test": 0})
-    assert found.paragraph.startswith("The aggregation in training was chosen among 4")
+    assert found.paragraph.startswith("What is trained was chosen among 4")
     assert found.paragraph.endswith("On public data nothing is lost by that.")
