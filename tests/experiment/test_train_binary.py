@@ -25,7 +25,8 @@ def test_it_shows_the_plan_a_bar_and_a_table(finished):
     assert "if read per tree node" not in done.stdout
     assert "at most one round" in done.stdout
     assert "Noise and signal: noise" in done.stdout
-    assert "aggregate  all" in done.stdout
+    assert "θ^AGG, as broadcast" in done.stdout
+    assert "always the same answer  all" in done.stdout
     assert "100%" in done.stderr and "ε so far=none" in done.stderr
     for chatter in ("cuDNN", "TensorRT", "rebuild TensorFlow", "pkg_resources"):
         assert chatter not in done.stderr
@@ -49,8 +50,10 @@ def test_it_writes_what_a_reader_needs(finished):
     assert spent == {"none"}
     validation = tables.read_rows(out / "validation.csv")
     assert {row["round"] for row in validation} == {"4", "8"}
-    assert {row["weights"] for row in validation} == {"iterate", "aggregate"}
-    assert len(tables.read_rows(out / "test.csv")) == 6
+    weights = {"iterate", "aggregate", "trivial"}
+    assert {row["weights"] for row in validation} == weights
+    tested = tables.read_rows(out / "test.csv")
+    assert len(tested) == 9 and {row["weights"] for row in tested} == weights
     assert list((out / "tensorboard").glob("events.*"))
     assert "tensorflow" in json.loads((out / "environment.json").read_text())
 

@@ -128,7 +128,7 @@ def test_two_words_can_be_had_for_tffs_worker(tiny):
     built = tiny.build(plan=plan, noise_words=2)
     assert built.description["noise_generator"] == "Philox"
     assert states.seed_of(built.initialize()).shape == (2,)
-    with pytest.raises(ValueError, match="words must be 2 or 4, got 3"):
+    with pytest.raises(ValueError, match="words must be one of 2, 4, got 3"):
         tiny.build(plan=plan, noise_words=3)
 
 

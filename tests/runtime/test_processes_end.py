@@ -144,16 +144,3 @@ def test_the_thread_that_starts_a_program_may_end_before_it():
     thread.join()
     out, _ = made[0].communicate("end\n", timeout=60)
     assert out == "there\n" and made[0].returncode == 0
-
-
-DEMO = """
-import os, signal, sys
-from stackoverflow import demo
-with demo.second_process(demo.DemoConfig(out=sys.argv[1])) as other:
-    print(other.pid, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_the_second_process_of_the_demo_ends(tmp_path):
-    assert_all_end(killed(DEMO, str(tmp_path)))
