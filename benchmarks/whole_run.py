@@ -193,8 +193,6 @@ def config_of(model: str, store: str) -> Any:
         store=store,
         rounds=_ROUNDS.value,
         clients_per_round=_COHORT.value,
-        # Users come again as soon as all others have come.
-        min_separation=max(_USERS.value * 4 // 5 // _COHORT.value, 1),
         mechanism="banded",
         noise_multiplier=workload.NOISE_MULTIPLIER,
         clip_norm=workload.CLIP_NORM,
