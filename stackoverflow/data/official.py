@@ -134,7 +134,8 @@ def _connect(file: str) -> Iterator[sqlite3.Connection]:
             # As bytes: an error of decoding would quote the text, and name no row.
             connection.text_factory = bytes
             yield connection
-    except sqlite3.Error as error:
+    # Python decodes SQLite's messages, which quote a damaged schema.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise ValueError(f"path={file!r}: cannot be read ({error})") from error
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import sqlite3
 import time
 
@@ -140,6 +141,17 @@ def test_an_id_of_sqlite_that_is_not_utf8_is_refused_by_file_and_row(tmp_path):
         connection.commit()
     said = refusal(lambda: OfficialSource(path), tmp_path)
     assert f"{path}: row 1 of table 'examples'" in said
+
+
+def test_a_schema_of_sqlite_that_is_not_utf8_is_refused_by_file(tmp_path):
+    path = database(tmp_path / "x.sqlite", ("train", "ann", EXAMPLE))
+    whole = pathlib.Path(path).read_bytes()
+    damaged = whole.replace(b"CREATE TABLE examples", b"CREATE\x80TABLE examples")
+    assert damaged != whole
+    pathlib.Path(path).write_bytes(damaged)
+    with pytest.raises(ValueError, match="cannot be read") as error:
+        OfficialSource(path)
+    assert path in str(error.value)
 
 
 def test_numbers_of_clients_are_their_names(tmp_path):

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import fuzzing
@@ -98,6 +98,8 @@ def test_bytes_of_any_file(whole, tmp_path, name, edits):
 
 @fuzzing.examples(300)
 @given(name=st.sampled_from(NAMES), line=st.integers(0, 9), edits=fuzzing.JSON_EDITS)
+# Scores that are null.
+@example(name="ledger.jsonl", line=8, edits=[(0.75, [None])])
 def test_other_values(whole, tmp_path, name, line, edits):
     """As somebody edits who makes checksums right again."""
     folder = copied(whole, tmp_path / "run")

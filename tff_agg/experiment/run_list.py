@@ -72,7 +72,7 @@ def summary(task_class: type[Task], folder: pathlib.Path) -> Summary:
     tested = None if history is None else history.tested
     try:
         validation, test = map(_of_aggregate, (validated.get(number), tested))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{run.ledger.path} is damaged: {error!r}") from error
     return Summary(
         folder=folder,
