@@ -13,18 +13,18 @@ filter of the updates. For a quadratic loss of curvature h everything about it i
 What runs show, with and without momentum, is in `stackoverflow.studies.demo_search`.
 """
 
-import functools
+import dataclasses
 import itertools
 import json
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 from tff_agg import noise
-from tff_agg.experiment import binaries
-from tff_agg.experiment.commands import flags as flag_fields
+from tff_agg.experiment import commands
+from tff_agg.fields import described
 
 MOMENTA = (0.0, 0.5, 0.9, 0.95)
 WINDOWS = (1, 3, 5, 10)
@@ -143,27 +143,33 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     figures.save(figure, path)
 
 
-def main(values: flags.FlagValues) -> int:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is analysed."""
+
+    out: str = described("results/training_average", "where everything goes")
+    rounds: int = described(128, "rounds of the analysed run", at_least=1)
+
+
+def main(options: Options) -> int:
     """Prints the tables; writes JSON and the picture."""
     from tff_agg.experiment.study import show
 
-    out = pathlib.Path(values.out)
+    out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    rows = analyse(values.rounds)
+    rows = analyse(options.rounds)
     cells = [[f"{value:.3g}" for value in row.values()] for row in rows]
     print(show.render(show.Table(list(rows[0]), cells)))
     draw(rows, out / "training_average.png")
-    report = {"rounds": values.rounds, "filter": rows}
+    report = {"rounds": options.rounds, "filter": rows}
     (out / "training_average.json").write_text(json.dumps(report, indent=2))
     return 0
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Defines the flags of the binary."""
-    define = functools.partial(flag_fields.define_one, values)
-    define("string", "out", "results/training_average", "where everything goes")
-    define("integer", "rounds", 128, "rounds of the analysed run")
-
-
 if __name__ == "__main__":
-    binaries.run_main(define_flags, main)
+    commands.run(
+        "python -m benchmarks.training_average",
+        __doc__ or "",
+        commands.Command(main, (Options,), tensorflow=False),
+        sys.argv[1:],
+    )

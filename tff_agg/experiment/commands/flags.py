@@ -213,8 +213,3 @@ def _reader(
         f"with commas{f', of {choices}' if choices else ''}",
     )
     return separated, _Serializer(lambda value: ",".join(map(str, value)))
-
-
-def define_one(values: flags.FlagValues, kind: str, *arguments: object) -> None:
-    """Defines one flag of a kind ('list', 'string', …) on some flag values."""
-    getattr(flags, f"DEFINE_{kind}")(*arguments, flag_values=values)

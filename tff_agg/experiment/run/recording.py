@@ -1,5 +1,6 @@
 """Judges a run's models while it goes on, and tells an observer."""
 
+import functools
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -78,17 +79,25 @@ def below_trivial(scores: ScoresOfBoth, metrics: Sequence[Metric]) -> str:
 
 
 class SampleScorer:
-    """Scores weights on a fixed sample, over all and apart for each group."""
+    """Scores weights on a fixed sample, over all and apart for each group.
+
+    Attributes:
+      sample: The sample.
+    """
 
     def __init__(self, task: Task, split: str, examples: int):
         """Draws the sample."""
         self._evaluate = task.evaluator()
-        self._sample = task.fixed_sample(split, examples)
-        self._trivial = task.trivial(self._sample)
+        self.sample = task.fixed_sample(split, examples)
+        self._task = task
 
     def __call__(self, weights: Weights) -> Scores:
         """Returns the scores by group."""
-        return self._evaluate(weights, self._sample)
+        return self._evaluate(weights, self.sample)
+
+    @functools.cached_property
+    def _trivial(self) -> Scores:
+        return self._task.trivial(self.sample)
 
     def of_both(self, iterate: Weights, aggregate: Weights) -> ScoresOfBoth:
         """Returns the scores of θ and θ^AGG; evaluates once where they are the same."""

@@ -19,7 +19,7 @@ from tff_agg.experiment.runs import Run
 from tff_agg.experiment.study import progress
 from tff_agg.experiment.study.declare import Job, Question, Rows, Score, Train, Trial
 from tff_agg.experiment.study.scores import Key, digest, known_of, missing, rows_of
-from tff_agg.experiment.task import Task
+from tff_agg.experiment.task import Sample, Task
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import LAST, Method
 from tff_agg.recycling.series import NAMES, Passing, Series, Stored
@@ -269,14 +269,15 @@ class Evaluator:
         split, examples = question.split, question.examples
         if (split, examples) not in self._scorers:
             self._scorers[split, examples] = SampleScorer(self._task, split, examples)
+        scorer = self._scorers[split, examples]
         outputs = None
         if any(method.facts.combine for method in question.methods):
-            outputs = self._outputs_on(split, examples)
+            outputs = self._outputs_on(split, examples, scorer.sample)
         found = methods.evaluate(
             series,
             question.methods,
             question.rounds,
-            self._scorers[split, examples],
+            scorer,
             outputs,
             self._on_progress,
         )
@@ -284,12 +285,12 @@ class Evaluator:
             key = Key(question.series, str(method), number, split, examples)
             yield from rows_of(key, grouped)
 
-    def _outputs_on(self, split: str, examples: int) -> methods.Outputs:
+    def _outputs_on(self, split: str, examples: int, sample: Sample) -> methods.Outputs:
         task = self._task
         if (split, examples) not in self._outputs:
             self._outputs[split, examples] = methods.Outputs(
                 predict=task.predictor(),
-                examples=task.flat_sample(task.fixed_sample(split, examples)),
+                examples=task.flat_sample(sample),
                 classes=task.classes,
                 judge=task.judge(),
                 positions_per_example=task.positions_per_example,
