@@ -43,10 +43,10 @@ def main(argv: list[str]) -> None:
     from stackoverflow.model import local_training, next_word
     from tff_agg import averaging, noise, privacy
     from tff_agg.federated import process
-    from tff_agg.runtime import lane_times
+    from tff_agg.runtime.lanes.times import LaneTimes
 
     task = workload.LARGE_LSTM
-    times = lane_times.LaneTimes()
+    times = LaneTimes()
     options = {"address": _ADDRESS.value} if _RUNTIME.value == "ray" else {}
     context = runtime.use(
         _RUNTIME.value, lanes=_LANES.value, on_client=times, **options

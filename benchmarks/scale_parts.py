@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     import tensorflow as tf
 
     from stackoverflow.model import next_word
-    from tff_agg.runtime import ray_session
+    from tff_agg.runtime.ray.session import RaySession
 
     task = workload.LARGE_LSTM
     shapes = next_word.ModelConfig(
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
             found.append(time.perf_counter() - start)
         return min(found)
 
-    with contextlib.closing(ray_session.RaySession(cpus=2)):
+    with contextlib.closing(RaySession(cpus=2)):
         import ray
 
         lane = ray.remote(_Lane).remote()

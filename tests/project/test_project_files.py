@@ -150,14 +150,14 @@ def test_private_modules_of_tensorflow_and_tff_are_imported_in_one_file():
         for path in (ROOT / folder).rglob("*.py")
         if private.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {"tff_agg/runtime/private_api.py"}
+    assert found == {"tff_agg/runtime/compile/private_api.py"}
 
 
 def test_a_private_name_that_is_gone_is_told_with_the_versions():
     program = """
         from tensorflow.python.ops import resource_variable_ops
         del resource_variable_ops.UninitializedVariable
-        import tff_agg.runtime.private_api
+        import tff_agg.runtime.compile.private_api
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 from tests.runtime import runtime_examples as examples
 from tff_agg import averaging, noise, privacy
 from tff_agg.federated import process
-from tff_agg.runtime import graphs, rounds
+from tff_agg.runtime.compile import graphs, rounds
 
 SHAPE = (8, 8, 1)
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import runtime
-from tff_agg.runtime import dataset_options
+from tff_agg.runtime.compile import dataset_options
 
 _TYPE = tff.SequenceType(np.int64)
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.runtime import runtime_examples as examples
-from tff_agg.runtime import dataset_reductions, graphs, rounds
+from tff_agg.runtime.compile import dataset_reductions, graphs, rounds
 
 
 def operations(graph_def) -> set[str]:

@@ -28,20 +28,20 @@ def test_lanes_run_on_the_devices_they_are_given():
         tf.config.set_logical_device_configuration(cpu, parts)
         from tests.runtime import runtime_examples as examples
         from tff_agg import runtime
-        from tff_agg.runtime import lanes
+        from tff_agg.runtime.lanes import pool
 
         process = examples.weighted_fed_avg()
         data = examples.datasets(7)
         results, where = {}, {}
         for devices in (["CPU:0"], ["CPU:1", "CPU:2"]):
             sums = []
-            run = lanes.LanePool.run
+            run = pool.LanePool.run
 
             def spy(self, *args):
                 sums.extend(found := run(self, *args))
                 return found
 
-            lanes.LanePool.run = spy
+            pool.LanePool.run = spy
             runs = []
             with runtime.running_on(
                 "local", lanes=2, devices=devices, on_client=runs.append
@@ -50,7 +50,7 @@ def test_lanes_run_on_the_devices_they_are_given():
                 state = process.initialize()
                 sums.clear()
                 state, metrics = process.next(state, data)
-            lanes.LanePool.run = run
+            pool.LanePool.run = run
             where[len(devices)] = [
                 sorted({t.device[-5:] for t in lane if t.dtype.is_floating})
                 for lane in sums

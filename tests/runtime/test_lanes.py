@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tff_agg.runtime.lanes import Lane, LanePool, StepError, assign
+from tff_agg.runtime.lanes.pool import Lane, LanePool, StepError, assign
 
 COSTS = st.lists(st.integers(0, 1000), max_size=40)
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tff_agg.runtime.lanes import Lane, LanePool, StepError
+from tff_agg.runtime.lanes.pool import Lane, LanePool, StepError
 
 CLIENTS = 60
 MANY = 600_000  # seconds of work: no lane is through before another has failed

@@ -141,7 +141,7 @@ def test_no_process_is_started(fed_avg, two_lanes):
 
 
 def test_a_computation_is_compiled_once_and_forgotten_with_it(monkeypatch):
-    from tff_agg.runtime import rounds
+    from tff_agg.runtime.compile import rounds
 
     compiled = []
     form_of = rounds.form_of

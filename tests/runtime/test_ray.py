@@ -29,7 +29,8 @@ from tests.runtime.test_runtimes import (  # noqa: F401
 )
 from tff_agg import averaging, noise, privacy, runtime
 from tff_agg.federated import process
-from tff_agg.runtime import lane_times, ray_session
+from tff_agg.runtime.lanes.times import LaneTimes
+from tff_agg.runtime.ray.session import RaySession
 from tff_agg.runtime.spread import spread
 
 LANES = 2
@@ -39,7 +40,7 @@ STORE = 200 << 20
 
 @pytest.fixture(scope="module")
 def times():
-    return lane_times.LaneTimes()
+    return LaneTimes()
 
 
 @pytest.fixture(scope="module")
@@ -428,7 +429,7 @@ def test_jobs_run_on_the_cluster(capfd):
             raise ValueError(f"{number} is odd")
         return os.getpid(), number // 2
 
-    context = ray_session.RaySession(cpus=2, object_store_bytes=STORE)
+    context = RaySession(cpus=2, object_store_bytes=STORE)
     ended = sorted(
         spread(half, [8, 3, 4], address="auto", cpus_per_job=0, set_up=lambda: None)
     )

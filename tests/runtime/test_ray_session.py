@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tff_agg.runtime import ray_session
+from tff_agg.runtime.ray import session as ray_session
 
 SLOW = Exception("The current node timed out during startup. This could happen …")
 NO_ANSWER = FileNotFoundError(2, "No such file", "/tmp/x/logs/gcs_server.err")

@@ -145,10 +145,10 @@ def test_a_lane_that_was_let_go_touches_nothing_of_the_next_round(
 
     `break_off` is left out here, as if an interruption had struck inside of it.
     """
-    from tff_agg.runtime import lanes
+    from tff_agg.runtime.lanes import pool
 
     undisturbed = rounds(fed_avg, [1, 2])
-    monkeypatch.setattr(lanes._Fold, "break_off", lambda self: None)
+    monkeypatch.setattr(pool._Fold, "break_off", lambda self: None)
     returned = threading.Event()
 
     def interrupt():

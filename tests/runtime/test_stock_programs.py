@@ -16,7 +16,7 @@ from tensorflow_federated.python.core.backends.test import compiler
 
 from tests.runtime.stock_programs import CLIENTS, PROGRAMS, Program
 from tff_agg import runtime
-from tff_agg.runtime import private_api
+from tff_agg.runtime.compile import private_api
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "runtime.md"
 SAME, SERVED, REFUSED = "same", "served by TFF's executor", "refused"

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 REPORT = """
 def report():
     import tensorflow as tf
-    from tff_agg.runtime import private_api
+    from tff_agg.runtime.compile import private_api
     threading = tf.config.threading
     print(private_api.onednn_is_on(),
           threading.get_intra_op_parallelism_threads(),

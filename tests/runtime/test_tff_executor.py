@@ -180,7 +180,7 @@ def test_a_process_is_never_handed_over():
     """Not even where it could not be compiled to the form."""
     process = examples.weighted_fed_avg(examples.linear_model_fn)
     state, data = process.initialize.type_signature.result, process.next.type_signature
-    from tff_agg.runtime.tff_executor import TffExecutor
+    from tff_agg.runtime.compile.tff_executor import TffExecutor
 
     executor = TffExecutor(wanted=True, show_data=False)
     assert "data sets" in executor.why_not(data)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import graphs, values
+from tff_agg.runtime.compile import graphs, values
 
 
 class Pair(NamedTuple):

@@ -12,10 +12,10 @@ from tff_agg.experiment.run.recording import Observer, Outcome, below_trivial
 from tff_agg.experiment.study import show
 from tff_agg.recycling import series
 from tff_agg.recycling.metrics import Metric
-from tff_agg.runtime import lane_times
+from tff_agg.runtime.lanes.times import LaneTime
 
 
-def lane_table(rows: Sequence[lane_times.LaneTime]) -> str:
+def lane_table(rows: Sequence[LaneTime]) -> str:
     """Lays out how long each lane was at work; the shares show the imbalance."""
     cells = [
         [row.lane, row.clients, f"{row.seconds:.1f}", f"{100 * row.share:.0f}"]

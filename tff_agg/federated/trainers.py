@@ -370,7 +370,7 @@ def _reduce(step: Step, start: Structure, dataset: tf.data.Dataset) -> Structure
     # tf.data takes a list for a tensor.
     iterator = iter(dataset)
     # A graph of its own, and not a part of the loop's cycle: see
-    # `runtime.library_functions.keep_apart`.
+    # `runtime.compile.library_functions.keep_apart`.
     step = tf.function(step, experimental_attributes={"_noinline": True})
 
     def has_next(element, *_):

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tff_agg.runtime.balancing import balancing_lanes
 from tff_agg.runtime.errors import (
     ClientDataError,
     ClientError,
@@ -18,7 +17,8 @@ from tff_agg.runtime.errors import (
     RuntimeUnsupportedError,
     naming,
 )
-from tff_agg.runtime.lane_data import LaneData
+from tff_agg.runtime.lanes.balancing import balancing_lanes
+from tff_agg.runtime.lanes.data import LaneData
 from tff_agg.runtime.memory import keep_memory
 from tff_agg.runtime.tensorflow_setup import set_up_tensorflow
 from tff_agg.runtime.threads import configure_threads
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def _local(**options: Any) -> "tff.framework.SyncContext":
-    from tff_agg.runtime.local import LocalContext
+    from tff_agg.runtime.lanes.local import LocalContext
 
     return LocalContext(**options)
 
@@ -57,7 +57,7 @@ def _worker(**options: Any) -> "tff.framework.SyncContext":
 
 
 def _ray(**options: Any) -> "tff.framework.SyncContext":
-    from tff_agg.runtime.cluster import RayContext
+    from tff_agg.runtime.ray.cluster import RayContext
 
     return RayContext(**options)
 

@@ -154,6 +154,24 @@ def client_error(
     )
 
 
+class LaneFailure(Exception):
+    """A client failed; what the error about it needs, without the client's data.
+
+    Attributes:
+      position: Where the client stands in the list.
+      details: The other arguments of `client_error`.
+    """
+
+    def __init__(self, position: int, details: FailureDetails):
+        super().__init__(position, details)
+        self.position = position
+        self.details = details
+
+    def error(self) -> ClientError:
+        """Returns the error, with the names that are in force."""
+        return client_error(self.position, **self.details)
+
+
 def server_error(stage: str, reason: str) -> ComputationError:
     """Builds the error for a stage that runs once per round."""
     name = _names.get(_NO_NAMES).round

@@ -91,9 +91,9 @@ def _on_ray(
     set_up: Callable[[], object] | None,
 ) -> Generator[Ended, None, None]:
     """Runs jobs on the cluster at an address."""
-    from tff_agg.runtime import ray_session
+    from tff_agg.runtime.ray.session import RaySession
 
-    with contextlib.closing(ray_session.RaySession(address)):
+    with contextlib.closing(RaySession(address)):
         import ray
         from ray import cloudpickle
 

@@ -44,7 +44,7 @@ def set_up_tensorflow(
     if not too_late:
         os.environ.setdefault(_ONEDNN, "1")
     quiet_tensorflow()
-    from tff_agg.runtime import private_api
+    from tff_agg.runtime.compile import private_api
 
     missed = []
     wanted = os.environ.get(_ONEDNN) not in ("0", "false")

@@ -13,7 +13,8 @@ from tff_agg.experiment.build.process import Cohort
 from tff_agg.experiment.config import RunConfig, TrainConfig
 from tff_agg.experiment.task import Client, UserTask
 from tff_agg.federated import grouping
-from tff_agg.runtime import LaneData, disclosure, lane_facts
+from tff_agg.runtime import LaneData, disclosure
+from tff_agg.runtime.lanes.facts import sources_digest
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -139,7 +140,7 @@ class TaskSource:
 
 
 def _data_and_code(task: UserTask) -> tuple[str, str]:
-    return task.fingerprint, lane_facts.sources_digest(task.package)
+    return task.fingerprint, sources_digest(task.package)
 
 
 def _data(task: UserTask, clients: Sequence[Client]) -> "tf.data.Dataset":

@@ -18,7 +18,7 @@ from tff_agg.experiment.task import Task
 if TYPE_CHECKING:
     import tensorflow_federated as tff
 
-    from tff_agg.runtime.lanes import ClientRun
+    from tff_agg.runtime.lanes.pool import ClientRun
 
 
 class Compiled:

@@ -27,7 +27,7 @@ from tff_agg.experiment.run import run
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task, UserTask
 from tff_agg.fields import described
-from tff_agg.runtime import lane_times
+from tff_agg.runtime.lanes.times import LaneTimes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def train(
             return _dry_run(task, out)
         ready = True
         # Closed before an error is reported, which would stand above it otherwise.
-        times = lane_times.LaneTimes()
+        times = LaneTimes()
         with (
             contextlib.closing(terminal.TrainingBar(task_class.metrics)) as bar,
             Compiled(times) as compiled,

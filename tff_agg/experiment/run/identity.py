@@ -26,7 +26,7 @@ from tff_agg import digests
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.experiment.build.process import NotChecked
 from tff_agg.experiment.run.ledger import ResumeError
-from tff_agg.runtime import lane_facts
+from tff_agg.runtime.lanes.facts import processor, sources_digest
 
 # Calibrated noise and optimised mechanisms differ in their last digits from one build
 # of the numerical libraries to the next; a difference up to this share is none.
@@ -188,11 +188,11 @@ def surroundings(packages: Sequence[str] = ("tff_agg",)) -> JsonObject:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": lane_facts.processor(),
+        "processor": processor(),
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
         "threads_inside_operation": threads,
         "runtime": getattr(context, "same_bits_as", type(context).__name__),
         "lanes": None if lanes is None else [lane.device for lane in lanes],
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        "sources": {name: lane_facts.sources_digest(name) for name in packages},
+        "sources": {name: sources_digest(name) for name in packages},
     }

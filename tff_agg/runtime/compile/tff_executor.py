@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 from tff_agg.runtime import errors, worker
 
 if TYPE_CHECKING:
-    from tff_agg.runtime.values import Value
+    from tff_agg.runtime.compile.values import Value
 
 _log = logging.getLogger(__name__)
 

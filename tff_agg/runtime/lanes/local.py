@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import tensorflow_federated as tff
 
-from tff_agg.runtime.lane_work import ClientForm, LocalLanes, Observer
-from tff_agg.runtime.lanes import Lane, LanePool, choose_lanes
-from tff_agg.runtime.mapreduce import MapReduceContext
+from tff_agg.runtime.compile.client_work import ClientForm
+from tff_agg.runtime.compile.mapreduce import MapReduceContext
+from tff_agg.runtime.lanes.pool import Lane, LanePool, choose_lanes
+from tff_agg.runtime.lanes.work import LocalLanes, Observer
 
 
 class LocalContext(MapReduceContext):

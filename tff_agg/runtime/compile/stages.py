@@ -5,7 +5,8 @@ from typing import Protocol
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import disclosure, errors, graphs
+from tff_agg.runtime import disclosure, errors
+from tff_agg.runtime.compile import graphs
 
 
 class Call(Protocol):

@@ -17,20 +17,18 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import checks
-from tff_agg.runtime import balancing, errors, lane_facts, transport
-from tff_agg.runtime.lane_actor import LaneActor, LaneSettings, LaneSum, SharedData
-from tff_agg.runtime.lane_data import LaneData, Source
-from tff_agg.runtime.lane_work import (
-    ClientForm,
-    LaneFailure,
-    Observer,
-    SecureSums,
-    ingested,
-)
-from tff_agg.runtime.lanes import ClientRun, Lane, assign, usable_cores
-from tff_agg.runtime.mapreduce import MapReduceContext
-from tff_agg.runtime.ray_session import RaySession
-from tff_agg.runtime.values import Value
+from tff_agg.runtime import errors
+from tff_agg.runtime.compile.client_work import ClientForm, SecureSums
+from tff_agg.runtime.compile.mapreduce import MapReduceContext
+from tff_agg.runtime.compile.values import Value
+from tff_agg.runtime.errors import LaneFailure
+from tff_agg.runtime.lanes import balancing, facts
+from tff_agg.runtime.lanes.data import LaneData, Source
+from tff_agg.runtime.lanes.pool import ClientRun, Lane, assign, usable_cores
+from tff_agg.runtime.lanes.work import Observer, ingested
+from tff_agg.runtime.ray import transport
+from tff_agg.runtime.ray.actor import LaneActor, LaneSettings, LaneSum, SharedData
+from tff_agg.runtime.ray.session import RaySession
 
 if TYPE_CHECKING:
     import ray
@@ -169,7 +167,7 @@ class _Crew:
                 lanes,
             )
         settings = LaneSettings(
-            lane_facts.lane_facts(), inter_op=max(1, round(cpus)), show_data=show_data
+            facts.lane_facts(), inter_op=max(1, round(cpus)), show_data=show_data
         )
         actor = ray.remote(LaneActor).options(
             num_cpus=cpus,
@@ -187,7 +185,7 @@ class _Crew:
         return [self.get(lane, answer) for lane, answer in enumerate(asked)]
 
     def lanes(self) -> tuple[Lane, ...]:
-        here = lane_facts.processor()
+        here = facts.processor()
         return tuple(
             Lane(i, device if processor == here else f"{device} on {processor}")
             for i, (device, processor, _) in enumerate(self.places())

@@ -9,7 +9,7 @@ import attrs
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import graphs, private_api
+from tff_agg.runtime.compile import graphs, private_api
 from tff_agg.runtime.disclosure import PlainTypeError
 
 #: A value as TFF takes it: tensors, arrays, numbers and datasets, in Python's

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import dataset_reductions, private_api
+from tff_agg.runtime.compile import dataset_reductions, private_api
 
 # The operation that makes a named variable: two lanes must not share one.
 _VARIABLE = "VarHandleOp"

@@ -8,8 +8,8 @@ A round is four kinds of calls:
     finish(state, sum) -> state, output                 once
 
 `step` is TFF's `work` and `accumulate` in one graph, `finish` its `report` and
-`update`: a client's update is added where it was computed and never passed around. What
-lanes do is in `lane_work`; all else is here, in the process that called.
+`update`: a client's update is added where it was computed and never passed around.
+`step` is in `client_work`; all else is here, in the process that called.
 """
 
 import threading
@@ -19,10 +19,12 @@ from typing import Protocol, TypeVar
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import errors, graphs, values
-from tff_agg.runtime.lane_work import LaneFailure, SecureSums
-from tff_agg.runtime.stages import Call, Stage, need_no_variables, run_stage
-from tff_agg.runtime.values import Value
+from tff_agg.runtime import errors
+from tff_agg.runtime.compile import graphs, values
+from tff_agg.runtime.compile.client_work import SecureSums
+from tff_agg.runtime.compile.stages import Call, Stage, need_no_variables, run_stage
+from tff_agg.runtime.compile.values import Value
+from tff_agg.runtime.errors import LaneFailure
 
 # The function runtime optimises every graph when it is first called: once is enough.
 _NO_GRAPPLER = tf.compat.v1.ConfigProto()

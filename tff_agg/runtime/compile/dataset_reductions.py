@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tff_agg.runtime import library_functions
+from tff_agg.runtime.compile import library_functions
 
 # TensorFlow does not publish the class of the functions in a graph's library.
 _FunctionDef: TypeAlias = Any

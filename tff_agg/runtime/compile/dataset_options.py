@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import graphs
+from tff_agg.runtime.compile import graphs
 
 # Datasets and their iterators live in main memory, also where the lane is a GPU.
 _HOST = "/device:CPU:0"

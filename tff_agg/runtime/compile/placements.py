@@ -7,7 +7,7 @@ metrics only or an initialisation without any argument, are wrapped into that fo
 
 import tensorflow_federated as tff
 
-from tff_agg.runtime.values import Value
+from tff_agg.runtime.compile.values import Value
 
 
 def contains_federated(*types: tff.Type | None) -> bool:

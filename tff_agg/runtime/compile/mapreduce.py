@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import tensorflow_federated as tff
 
-from tff_agg.runtime import disclosure, errors, private_api, rounds, stages, values
-from tff_agg.runtime.lanes import Lane
-from tff_agg.runtime.placements import Arguments, contains_federated
-from tff_agg.runtime.tff_executor import TffExecutor
-from tff_agg.runtime.values import Value
+from tff_agg.runtime import disclosure, errors
+from tff_agg.runtime.compile import private_api, rounds, stages, values
+from tff_agg.runtime.compile.placements import Arguments, contains_federated
+from tff_agg.runtime.compile.tff_executor import TffExecutor
+from tff_agg.runtime.compile.values import Value
 
 Call = Callable[[Value], Value]
 
@@ -34,11 +34,6 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
         self._executor = TffExecutor(worker, show_data_in_errors)
         self._compiled: dict[int, tuple[weakref.ref[tff.Computation], Call]] = {}
         self._lock = threading.Lock()
-
-    @property
-    @abc.abstractmethod
-    def lanes(self) -> tuple[Lane, ...]:
-        """The lanes in use."""
 
     @abc.abstractmethod
     def _lanes_for(self, form: tff.backends.mapreduce.MapReduceForm) -> rounds.Lanes:

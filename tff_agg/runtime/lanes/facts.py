@@ -21,7 +21,7 @@ def lane_facts() -> dict[str, Any]:
     """
     import tensorflow as tf
 
-    from tff_agg.runtime import private_api
+    from tff_agg.runtime.compile import private_api
 
     return {
         "python": platform.python_version(),

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_agg.runtime import graphs, values
+from tff_agg.runtime.compile import graphs, values
 
 # DatasetToGraphV2's policy for datasets that depend on state outside of them.
 _FAIL = 2

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     import numpy as np
     import ray
 
-    from tff_agg.runtime.lane_data import LaneData, Source
-    from tff_agg.runtime.lane_work import LaneFailure, LocalLanes
-    from tff_agg.runtime.lanes import ClientRun
-    from tff_agg.runtime.transport import Packed
+    from tff_agg.runtime.errors import LaneFailure
+    from tff_agg.runtime.lanes.data import LaneData, Source
+    from tff_agg.runtime.lanes.pool import ClientRun
+    from tff_agg.runtime.lanes.work import LocalLanes
+    from tff_agg.runtime.ray.transport import Packed
 
 # Sources that a lane keeps open: data of training and of an evaluation, say.
 _SOURCES = 4
@@ -78,9 +79,10 @@ class LaneActor:
 
         threads = facts["threads_inside_operation"]
         tensorflow_setup.set_up_tensorflow(intra_op=threads, inter_op=settings.inter_op)
-        from tff_agg.runtime import lane_facts, lanes
+        from tff_agg.runtime.lanes import pool
+        from tff_agg.runtime.lanes.facts import lane_facts
 
-        here = lane_facts.lane_facts()
+        here = lane_facts()
         if here != facts:
             other = [
                 f"{k}: {here[k]} here, {facts[k]} there"
@@ -92,7 +94,7 @@ class LaneActor:
                 f"compute other bits ({'; '.join(other)}); install the same versions"
             )
         self._show_data = settings.show_data
-        self._pool = lanes.LanePool(lanes.choose_lanes(1))
+        self._pool = pool.LanePool(pool.choose_lanes(1))
         self._programs: dict[str, LocalLanes] = {}
         self._sources: collections.OrderedDict[str, Source] = collections.OrderedDict()
         self._one_at_a_time = threading.Lock()
@@ -101,9 +103,9 @@ class LaneActor:
 
     def place(self) -> tuple[str, str, int]:
         """Returns the lane's device, processor and process id."""
-        from tff_agg.runtime import lane_facts
+        from tff_agg.runtime.lanes.facts import processor
 
-        return self._pool.lanes[0].device, lane_facts.processor(), os.getpid()
+        return self._pool.lanes[0].device, processor(), os.getpid()
 
     def fold(
         self,
@@ -127,7 +129,8 @@ class LaneActor:
         """
         import tensorflow as tf
 
-        from tff_agg.runtime import lane_work, transport
+        from tff_agg.runtime.errors import LaneFailure
+        from tff_agg.runtime.ray import transport
 
         with self._one_at_a_time:
             self._ticket, self._seconds = ticket, []
@@ -143,10 +146,10 @@ class LaneActor:
             try:
                 tensors = [tf.convert_to_tensor(array) for array in broadcast]
                 (total,) = lanes.work(data, tensors)
-            except lane_work.LaneFailure as failure:
+            except LaneFailure as failure:
                 if self._stopped >= ticket:
                     return None
-                return lane_work.LaneFailure(failure.position, failure.details)
+                return LaneFailure(failure.position, failure.details)
             return LaneSum([tensor.numpy() for tensor in total], self._seconds)
 
     def stop(self, ticket: int) -> None:
@@ -162,10 +165,11 @@ class LaneActor:
         if key not in self._programs:
             import ray
 
-            from tff_agg.runtime import lane_work
+            from tff_agg.runtime.compile.client_work import ClientForm
+            from tff_agg.runtime.lanes.work import LocalLanes
 
-            form = lane_work.ClientForm.from_protos(ray.get(program))
-            self._programs[key] = lane_work.LocalLanes(
+            form = ClientForm.from_protos(ray.get(program))
+            self._programs[key] = LocalLanes(
                 form, self._pool, self._note, self._show_data
             )
         return self._programs[key]
@@ -173,7 +177,7 @@ class LaneActor:
     def _lane_data(self, client: SharedData) -> "LaneData":
         import ray
 
-        from tff_agg.runtime import lane_data
+        from tff_agg.runtime.lanes.data import LaneData
 
         (reference,) = client.source
         key = reference.hex()
@@ -181,7 +185,7 @@ class LaneActor:
             self._sources[key] = ray.get(reference)
             if len(self._sources) > _SOURCES:
                 self._sources.popitem(last=False)
-        return lane_data.LaneData(self._sources[key], client.key)
+        return LaneData(self._sources[key], client.key)
 
     def _note(self, run: "ClientRun") -> None:
         self._seconds.append(run.seconds)

@@ -3,7 +3,7 @@
 import threading
 from typing import NamedTuple
 
-from tff_agg.runtime.lanes import ClientRun
+from tff_agg.runtime.lanes.pool import ClientRun
 
 
 class LaneTime(NamedTuple):

@@ -1,0 +1,1 @@
+"""From a TFF computation to TensorFlow functions of this process."""

@@ -1,0 +1,1 @@
+"""Where clients are worked through, side by side, and how evenly."""

@@ -1,0 +1,1 @@
+"""Lanes, and jobs, on a Ray cluster."""
