@@ -15,23 +15,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from examples.diabetes.task import Diabetes
-from examples.emnist.task import Emnist
-from stackoverflow.task import StackOverflow
+from benchmarks import populations
+from benchmarks.populations import DIGITS, LISTS, MADE_UP, PATIENTS, Population
 from tff_agg.experiment import commands
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.study.declare import Arm, Line, Settings, Study, known
 from tff_agg.experiment.study.options import StudyOptions
 from tff_agg.experiment.study.train import in_memory
-from tff_agg.experiment.task import Task
 from tff_agg.fields import described
 
-LISTS, MADE_UP, DIGITS, PATIENTS = (
-    "mailing lists",
-    "made-up posts",
-    "digits",
-    "patients",
-)
 #: The best settings known of each population, with everything else as by default: of
 #: the runs of docs/first_run.md and docs/results.md. Found on validation data.
 BEST: Mapping[str, Settings] = {
@@ -60,33 +52,21 @@ class FirstRun(StudyOptions):
     )
 
 
-def tasks(options: FirstRun) -> Iterator[tuple[str, type[Task], Any]]:
-    """Yields name, task and configuration of the populations at hand."""
-    from stackoverflow.data import prepared
-
-    private: dict[str, Any] = {"epsilon": EPSILON}
-    if options.rounds is not None:
-        private["rounds"] = options.rounds
+def here(options: FirstRun) -> Iterator[Population]:
+    """Yields the populations at hand."""
     folder = str(pathlib.Path(options.out) / "data")
-    for name in options.populations:
-        if name == LISTS:
-            path = pathlib.Path(options.data_dir) / "rlists" / "rlists.parquet"
-            if not path.exists():
-                print(f"{name}: skipped, {path} is not there", file=sys.stderr)
-                continue
-            store = prepared.ensure_store("parquet", str(path), folder, vocab_size=1000)
-            yield name, StackOverflow, StackOverflow.Config(store=store, **private)
-        elif name == MADE_UP:
-            store = prepared.ensure_store("synthetic", None, folder, users=4000)
-            yield name, StackOverflow, StackOverflow.Config(store=store, **private)
-        elif name == DIGITS:
-            yield name, Emnist, Emnist.Config(**private)
-        else:
-            yield name, Diabetes, Diabetes.Config(**private)
+    return populations.at_hand(options.populations, options.data_dir, folder)
 
 
-def study_of(name: str, task: type[Task], config: Any, seeds: int) -> Study:
+def private(options: FirstRun) -> Settings:
+    """Returns all that a stranger gives."""
+    given: dict[str, Any] = {"epsilon": EPSILON}
+    return given if options.rounds is None else given | {"rounds": options.rounds}
+
+
+def study_of(population: Population, options: FirstRun) -> Study:
     """Returns the runs of a population: the defaults, and the best known."""
+    name, config = population.name, population.config(**private(options))
     arms: dict[str, Settings] = {DEFAULTS: {}}
     if name in BEST:
         arms[BEST_KNOWN] = BEST[name]
@@ -95,9 +75,9 @@ def study_of(name: str, task: type[Task], config: Any, seeds: int) -> Study:
         for label, settings in arms.items()
     )
     return Study(
-        task,
+        population.task,
         lines,
-        seeds=tuple(range(seeds)),
+        seeds=tuple(range(options.seeds)),
         train=in_memory(),
         seeding=known(1000),
         examples={"test": config.test_examples},
@@ -109,8 +89,8 @@ def run(options: FirstRun) -> int:
     from tff_agg.experiment.study import estimate, search, show
 
     rows = []
-    for name, task, config in tasks(options):
-        study = study_of(name, task, config, options.seeds)
+    for population in here(options):
+        name, study = population.name, study_of(population, options)
         out = pathlib.Path(options.out) / name.replace(" ", "_")
         if options.dry_run:
             print(f"{name}:\n{estimate.of_study(study, out)}")
@@ -119,7 +99,8 @@ def run(options: FirstRun) -> int:
             found = search.results(study, out)
         else:
             found = search.perform(study, out, processes=options.processes)
-        bound, metric = task(config), task.metrics[0]
+        config, metric = population.config(**private(options)), study.task.metrics[0]
+        bound = study.task(config)
         sample = bound.fixed_sample("test", config.test_examples)
         trivial = bound.trivial(sample)["all"][metric.name]
         values = {line.name: found.values(line) for line in found.lines}

@@ -38,6 +38,7 @@ COMMANDS = {
     "benchmarks.audit": "--window",
     "benchmarks.normals": "--noise_multiplier",
     "benchmarks.runtime_memory": "--warm_up",
+    "benchmarks.shapes": "--budgets",
     "benchmarks.small_rounds": "--tasks",
 }
 # The modules of commands that not every task has.
