@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 STUDIES: Mapping[str, str] = {
     name: f"{__name__}.{name}"
-    for name in ("demo", "demo_search", "fair", "paper", "schedule")
+    for name in ("demo", "demo_search", "fair", "paper", "readings", "schedule")
 }
 
 
