@@ -48,8 +48,13 @@ METRICS = StackOverflow.metrics[:3]
 #: The tables have 0, 1, 2, …
 SEARCH_SEED = 100
 PUBLISHED = "as published"
-TREE, BLT, NO_NOISE = "tree", "BLT", "none"
-MECHANISMS: Mapping[str, str] = {TREE: "honaker", BLT: "blt", NO_NOISE: "honaker"}
+TREE, BLT, INDEPENDENT, NO_NOISE = "tree", "BLT", "independent", "none"
+MECHANISMS: Mapping[str, str] = {
+    TREE: "honaker",
+    BLT: "blt",
+    INDEPENDENT: "identity",
+    NO_NOISE: "honaker",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,10 +114,12 @@ class Training(NamedTuple):
     Attributes:
       changes: What it changes in the baseline's configuration.
       pace: How many times the baseline's its server rates are.
+      noise: Its only kind of noise, if it has one.
     """
 
     changes: Mapping[str, Any]
     pace: float = 1.0
+    noise: str | None = None
 
 
 def arm(

@@ -18,11 +18,11 @@ have the noise of ε but no guarantee.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 
 from stackoverflow.studies.comparisons import (
     BLT,
+    INDEPENDENT,
     LABELS,
     METRIC,
     NO_NOISE,
@@ -40,7 +40,7 @@ from stackoverflow.studies.comparisons import (
     str_of,
     study_of,
 )
-from stackoverflow.studies.scales import BASELINE, EMA, SCALES, UTA
+from stackoverflow.studies.scales import BASELINE, EMA, SCALES, UTA, refuse_none
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment.commands import Command, study
 from tff_agg.experiment.study import figures
@@ -51,6 +51,8 @@ from tff_agg.fields import described
 
 #: What the paper has trained; what everything is compared with comes first.
 TRAINED_BY_THE_PAPER = (BASELINE, UTA)
+FREE, DP_SGD = "schedule-free", "DP-SGD"
+ARMS = (BASELINE, UTA, EMA, FREE, DP_SGD)
 #: By privacy level, (clip norm, server rate of the baseline).
 GRIDS: Mapping[str, Sequence[tuple[float, float]]] = {
     "inf": ((0.3, 2.0), (1.0, 0.5), (1.0, 1.0), (1.0, 2.0)),
@@ -64,6 +66,11 @@ class Fair(Compared):
     """What is compared."""
 
     out: str = described("results/fair", "where scores, tables and pictures go")
+    arms: tuple[str, ...] = described(ARMS, "the ways of training", ARMS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_none(arms=self.arms)
 
 
 def trainings(*, shift: bool) -> dict[str, Training]:
@@ -83,7 +90,8 @@ def trainings(*, shift: bool) -> dict[str, Training]:
         BASELINE: Training({"averager": "last"}),
         UTA: Training({"averager": "uta", "k": k_of(shift=shift)}),
         EMA: Training(moving, round(1 / (1 - decay))),
-        "schedule-free": Training(free | {"server_momentum": 0.0, "gamma": 8.0}, 20.0),
+        FREE: Training(free | {"server_momentum": 0.0, "gamma": 8.0}, 20.0),
+        DP_SGD: Training({"averager": "last"}, noise=INDEPENDENT),
     }
 
 
@@ -92,27 +100,34 @@ def k_of(*, shift: bool) -> int:
     return 5 if shift else 3
 
 
-def noises(epsilon: str) -> tuple[str, ...]:
-    """Returns the kinds of noise at a privacy level."""
-    return (NO_NOISE,) if epsilon == "inf" else (TREE, BLT)
+def noises(level: str, training: Training) -> tuple[str, ...]:
+    """Returns the kinds of noise of a training at a privacy level."""
+    if training.noise is not None:
+        # Without noise it is the baseline.
+        return () if level == "inf" else (training.noise,)
+    return (NO_NOISE,) if level == "inf" else (TREE, BLT)
 
 
 def declare(options: Fair) -> Study:
     """Returns the study: for each level the paper's lines, then two for each arm."""
     uta = Use(SCALES[options.scale].uta)
-    ways = trainings(shift=options.shift)
+    every = trainings(shift=options.shift)
+    ways = {name: way for name, way in every.items() if name in options.arms}
     lines: list[Line] = []
     for level in options.epsilons:
         base = options.base(level, BASELINE)
-        # Without noise the paper's rates are too high for a small population.
-        for name in TRAINED_BY_THE_PAPER if level != "inf" else ():
+        for name in TRAINED_BY_THE_PAPER:
+            # Without noise the paper's rates are too high for a small population.
+            if level == "inf" or name not in ways:
+                continue
             file = options.file(level, name, "full")
             own = as_published(base, name, ways[name], file)
             lines.append(Line(level, f"{name}, {PUBLISHED}", own, note=PUBLISHED))
-        for (name, training), noise in itertools.product(ways.items(), noises(level)):
-            own = arm(base, name, training, noise, GRIDS[level])
-            lines.append(Line(level, f"{own.name}: broadcast", own, BROADCAST))
-            lines.append(Line(level, f"{own.name}: UTA_inf", own, uta))
+        for name, training in ways.items():
+            for noise in noises(level, training):
+                own = arm(base, name, training, noise, GRIDS[level])
+                lines.append(Line(level, f"{own.name}: broadcast", own, BROADCAST))
+                lines.append(Line(level, f"{own.name}: UTA_inf", own, uta))
     return study_of(options, lines)
 
 
@@ -126,11 +141,17 @@ def command(task: type[StackOverflow]) -> Command:
 RECIPE = "the paper's recipe"
 OWN = "clip norm and rate chosen here"
 RECYCLED = "mean of the last checkpoints (UTA_inf)"
+OF_DP_SGD = (
+    f"{DP_SGD}: the baseline with independent noise. Its ε is that of users who take "
+    "part as often as they do in the other arms, and sampling amplifies nothing: the "
+    "cohorts are not drawn by chance alone."
+)
 
 
 def report(options: Fair, results: Results) -> Report:
     """Returns, for each level, the search, the table and the steps to the best."""
-    made = Report({}, {}, {})
+    text = OF_DP_SGD if DP_SGD in options.arms else ""
+    made = Report({}, {}, {}, text)
     for level, lines in results.rows().items():
         _add(made, results.only(lines), level)
     return made

@@ -30,6 +30,8 @@ def told(store, out, values, level="18.9", seeds=3):
             config.averager, "schedule-free"
         )
         noise = "BLT" if config.mechanism == "blt" else "tree"
+        if config.mechanism == "identity":
+            name, noise = fair.DP_SGD, "independent"
         use = "broadcast" if series == "aggregate" else "UTA_inf"
         pace = fair.trainings(shift=False)[name].pace
         speed = config.clip_norm, config.server_learning_rate / pace
@@ -71,8 +73,8 @@ def test_every_arm_has_the_same_speeds_to_choose_from(epsilon):
                 (s["clip_norm"], s["server_learning_rate"] / pace)
                 for s in line.arm.grid
             ]
-    arms = len(fair.trainings(shift=False)) * len(fair.noises(epsilon))
-    assert len(speeds) == arms
+    ways = fair.trainings(shift=False).values()
+    assert len(speeds) == sum(len(fair.noises(epsilon, way)) for way in ways)
     assert all(own == list(fair.GRIDS[epsilon]) for own in speeds.values())
 
 
@@ -83,6 +85,28 @@ def test_the_papers_own_settings_are_read_from_its_flag_files():
         ("8.2", "baseline, tree", 1.0, 0.25),
         ("8.2", "UTA_tr, tree", 0.3, 1.0),
     ]
+
+
+def test_dp_sgd_has_independent_noise_for_the_same_participation():
+    lines = fair.declare(options(arms=("baseline", "DP-SGD"))).lines
+    plans = {x.arm.name: x.arm.config.build_plan() for x in lines}
+    assert set(plans) == {"baseline, tree", "baseline, BLT", "DP-SGD, independent"}
+    own, tree = plans["DP-SGD, independent"], plans["baseline, tree"]
+    assert own.mechanism.name == "identity"
+    assert own.participation == tree.participation
+    # A user takes part ten times, and sampling amplifies none of them.
+    assert own.noise_stddev == pytest.approx(
+        10**0.5 * own.noise_multiplier * own.clip_norm
+    )
+    assert own.epsilon == pytest.approx(18.9)
+
+
+def test_more_local_work_changes_the_sentences_alone():
+    def configs(given):
+        return [x.arm.config for x in fair.declare(given).lines]
+
+    plain, more = configs(options()), configs(options(sentences=16))
+    assert [dataclasses.replace(c, max_sentences=16) for c in plain] == more
 
 
 VALUES = {
@@ -141,7 +165,7 @@ def test_tables_pictures_and_values_are_written(token_store, tmp_path):
     assert header.endswith(
         "settings,model,seed,accuracy,accuracy_with_oov,loss,perplexity"
     )
-    assert len(rows) == 3 * len(found.lines) == 54
+    assert len(rows) == 3 * len(found.lines) == 60
     assert rows[0].startswith("baseline,tree,1,0.5,as published,broadcast,0,0.1,")
     for name in ("curves", "table", "steps"):
         assert (tmp_path / f"{name}_eps18.9.png").stat().st_size > 1000
@@ -166,7 +190,7 @@ def test_the_command_searches_tests_and_shows_the_tables(
     monkeypatch.setattr(
         fair, "trainings", lambda shift: {"baseline": fair.Training({})}
     )
-    monkeypatch.setattr(fair, "noises", lambda epsilon: ("tree",))
+    monkeypatch.setattr(fair, "noises", lambda level, training: ("tree",))
     monkeypatch.setattr(fair, "TRAINED_BY_THE_PAPER", ("baseline",))
     monkeypatch.setattr(fair, "GRIDS", {"18.9": ((1.0, 0.5), (1.0, 1.0))})
     given = fair.Fair(
