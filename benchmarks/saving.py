@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
 
     from stackoverflow.model import next_word
     from tff_agg import averaging, checkpoints, noise, privacy, runtime
-    from tff_agg.experiment.run import loop
+    from tff_agg.experiment.run import releasing
     from tff_agg.federated import process
 
     runtime.configure_threads()
@@ -106,7 +106,7 @@ def main(argv: list[str]) -> None:
             for number in range(_ROUNDS.value):
                 data = [tf.data.Dataset.from_tensors(np.int32(number))]
                 state = training.next(state, data).state
-                whole = loop.stored_items(state)
+                whole = releasing.stored_items(state)
                 weights = {k: v for k, v in whole.items() if k != "state"}
                 for (kind, store), items in zip(
                     stores.items(), (weights, whole), strict=True

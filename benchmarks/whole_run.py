@@ -13,10 +13,11 @@ many rounds, with its own checkpoint after each.
 | clients' work | the lanes, from a round's first client to its last |
 | server | the rest of a round's computation: noise, the step |
 | cohort | the round's clients, as far as they were not read ahead |
-| saving | digests, checkpoints, the ledger |
-| ε | the ε of the rounds so far |
-| reporting | tables, event files, validation |
+| release | the round before, as far as it was not yet saved and reported |
 | rest | all else |
+
+The release of a round has a thread of its own. What it does there is shown apart:
+saving (digests, checkpoint, ledger) and reporting (tables, event files, validation).
 """
 
 import collections
@@ -54,12 +55,13 @@ class Sizes(NamedTuple):
 
 
 MODELS = {"small": Sizes(24, 48), "middle": Sizes(64, 256), "big": Sizes(96, 670)}
-PARTS = ("clients' work", "server", "cohort", "saving", "ε", "reporting", "rest")
+PARTS = ("clients' work", "server", "cohort", "release", "rest")
+BESIDE = ("saving", "ε", "reporting")
 _WORDS = 500
 
 
 class Clock:
-    """Gives the wall clock to the innermost part that is under way."""
+    """Gives a thread's wall clock to the innermost part that is under way."""
 
     def __init__(self) -> None:
         """Begins in no part."""
@@ -77,9 +79,10 @@ class Clock:
         self._turn()
         self.seconds.clear()
 
-    def stop(self) -> None:
-        """Gives the time until now to its part."""
+    def read(self) -> dict[str, float]:
+        """Returns the seconds of each part until now."""
         self._turn()
+        return dict(self.seconds)
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -129,10 +132,11 @@ class AtWork:
 
 
 class _TimedProcess:
-    """A process whose rounds are timed."""
+    """A process whose rounds are timed from the second on."""
 
     def __init__(self, process: Any, clock: Clock, at_work: AtWork):
         self._process, self._clock, self._at_work = process, clock, at_work
+        self._compiled = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._process, name)
@@ -141,17 +145,20 @@ class _TimedProcess:
         with self._clock.part("server"):
             output = self._process.next(*arguments)
         self._clock.move(self._at_work.take(), "server", "clients' work")
+        if not self._compiled:
+            self._clock.restart()
+            self._compiled = True
         return output
 
 
-def shares(task: Any, folder: pathlib.Path) -> dict[str, float]:
-    """Trains a run and returns the seconds of each part, the first round left out."""
+def shares(task: Any, folder: pathlib.Path) -> dict[str, dict[str, float]]:
+    """Trains a run; returns the seconds of each part, the first round left out."""
     from tff_agg.checkpoints import CheckpointStore
     from tff_agg.experiment.build import Compiled
-    from tff_agg.experiment.run import ledger, read_ahead, recording
+    from tff_agg.experiment.run import background, ledger, loop, read_ahead, recording
     from tff_agg.experiment.run import run as training
 
-    clock, at_work = Clock(), AtWork()
+    clock, beside, at_work = Clock(), Clock(), AtWork()
 
     class Cache(Compiled):
         def process(self, *arguments: Any) -> Any:
@@ -160,27 +167,36 @@ def shares(task: Any, folder: pathlib.Path) -> dict[str, float]:
     class SecondRoundOn(recording.Observer):
         def on_round(self, done: int, facts: dict[str, float]) -> None:
             if done == 1:
-                clock.restart()
-            if done == task.config.rounds:
-                clock.stop()
-                seconds.update(clock.seconds)
+                beside.restart()
 
-    seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+    train, waited = loop.train, {}
+
+    def until_its_end(*arguments: Any, **named: Any) -> Any:
+        state = train(*arguments, **named)
+        waited.update(clock.read())
+        return state
+
     with contextlib.ExitStack() as stack:
-        for owner, name, part in (
-            (read_ahead.ReadAhead, "__call__", "cohort"),
-            (CheckpointStore, "prepare", "saving"),
-            (CheckpointStore, "commit", "saving"),
-            (CheckpointStore, "discard", "saving"),
-            (ledger.Ledger, "_append", "saving"),
-            (recording.Recorder, "record", "reporting"),
-            (recording.Recorder, "_spent", "ε"),
+        for counted, owner, name, part in (
+            (clock, read_ahead.ReadAhead, "__call__", "cohort"),
+            (clock, background.Background, "wait", "release"),
+            (beside, CheckpointStore, "prepare", "saving"),
+            (beside, CheckpointStore, "commit", "saving"),
+            (beside, CheckpointStore, "discard", "saving"),
+            (beside, ledger.Ledger, "_append", "saving"),
+            (beside, recording.Recorder, "record", "reporting"),
+            (beside, recording.Recorder, "_spent", "ε"),
         ):
-            timed = clock.timed(part, getattr(owner, name))
+            timed = counted.timed(part, getattr(owner, name))
             stack.enter_context(mock.patch.object(owner, name, timed))
+        stack.enter_context(mock.patch.object(loop, "train", until_its_end))
         cache = stack.enter_context(contextlib.closing(Cache(at_work)))
         training.run(task, folder, SecondRoundOn(), compiled=cache)
-    return seconds
+    done = beside.read()
+    return {
+        "seconds": {part: waited.get(part, 0.0) for part in PARTS},
+        "beside": {part: done.get(part, 0.0) for part in BESIDE},
+    }
 
 
 def config_of(model: str, store: str) -> Any:
@@ -238,7 +254,7 @@ def _one(model: str, folder: pathlib.Path) -> None:
     )
     task = StackOverflow(config_of(model, store))
     write_clients(task, folder.parent / f"{model}.npz")
-    found = {"parameters": task.num_parameters, "seconds": shares(task, folder)}
+    found = {"parameters": task.num_parameters, **shares(task, folder)}
     print(json.dumps(found), flush=True)
 
 
@@ -290,6 +306,9 @@ def _show(model: str, found: dict[str, Any]) -> None:
         share = seconds[part] / total
         print(f"  {part:14}{seconds[part] / rounds * 1e3:10.2f} ms a round{share:8.1%}")
     print(f"  {'all':14}{total / rounds * 1e3:10.2f} ms a round, {total:.1f} s")
+    print("  while the next round is computed, in another thread")
+    for part, spent in found["beside"].items():
+        print(f"  {part:14}{spent / rounds * 1e3:10.2f} ms a round")
     if "pfl" in found:
         peer = found["pfl"]
         print(f"  pfl-research  {peer / rounds * 1e3:10.2f} ms a round, {peer:.1f} s")

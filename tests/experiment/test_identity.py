@@ -10,7 +10,7 @@ import pytest
 from tests.experiment import tiny_runs
 from tests.experiment.tiny_runs import train, train_until
 from tff_agg import averaging, noise, runtime
-from tff_agg.experiment.run import identity, ledger, loop
+from tff_agg.experiment.run import identity, ledger, loop, releasing
 from tff_agg.server import state as states
 
 NOT_CHECKED = identity.NotChecked("for this test")
@@ -188,8 +188,11 @@ def test_the_identity_is_stored_before_noise_is_drawn(made, tmp_path):
 
 
 def test_a_start_that_died_before_its_first_state_starts(made, tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError
+
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_commit", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        patch.setattr(releasing.Releases, "begin", fail)
         with pytest.raises(RuntimeError):
             train(made, tmp_path)
     assert (tmp_path / ledger.NAME).exists()
@@ -280,7 +283,7 @@ def test_a_kill_before_the_seed_is_dropped_is_made_good(tmp_path, monkeypatch):
         raise tiny_runs.Killed
 
     with monkeypatch.context() as patch, pytest.raises(tiny_runs.Killed):
-        patch.setattr(loop, "_drop_old_states", die)
+        patch.setattr(releasing.Releases, "_drop_old_states", die)
         train(made, tmp_path, rounds=2)
     assert files_with(tmp_path, seed)
     train(made, tmp_path, rounds=2)

@@ -1,66 +1,11 @@
 """The next round's clients are read while this one is computed."""
 
 import threading
-import types
 
-import numpy as np
 import pytest
 
-from tff_agg.experiment.run import identity, ledger, loop
-from tff_agg.experiment.run.run_folder import RunFolder
-from tff_agg.server import state as states
-
-ROUNDS = 5
-SEED = (7, 8)
-NOT_CHECKED = identity.NotChecked("for this test")
-
-
-class Process:
-    """Adds the clients' numbers to a state of one number."""
-
-    description = "sums"  # what an identity asks for
-
-    def __init__(self, before=lambda number: None):
-        self.before = before
-
-    def initialize(self):
-        return state_of(np.zeros(1), 0)
-
-    def next(self, state, data):
-        number = int(states.round_of(state))
-        self.before(number)
-        total = states.iterate(state)["sum"] + sum(data)
-        state = state_of(total, number + 1)
-        return types.SimpleNamespace(state=state, metrics={"sum": total[0]})
-
-
-def state_of(total, number):
-    weights = {"sum": total}
-    noise = {"round": np.array(number), "seed": np.array(SEED)}
-    return {"aggregate": weights, "noise": noise, "server": {"iterate": weights}}
-
-
-def sum_of(state):
-    return states.iterate(state)["sum"]
-
-
-def cohort(number, seed=None):
-    return loop.Cohort([f"client {number}"], [np.array([10.0**number])], NOT_CHECKED)
-
-
-def train(folder, process, read=cohort, **options):
-    return loop.train(
-        process,
-        identity=identity.Identity(
-            sampler=NOT_CHECKED, data=NOT_CHECKED, model="a sum", process={}
-        ),
-        folder=RunFolder(folder),
-        rounds=ROUNDS,
-        cohort=read,
-        is_drawn=True,
-        surroundings={},
-        **options,
-    )
+from tests.experiment.summing import ROUNDS, SEED, Process, cohort, sum_of, train
+from tff_agg.experiment.run import ledger
 
 
 def of_thread():

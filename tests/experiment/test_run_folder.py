@@ -15,7 +15,7 @@ from pds import sampler
 from stackoverflow.data import token_store
 from tests.experiment.run_contents import contents
 from tff_agg import checkpoints
-from tff_agg.experiment.run import ledger, loop, recording, tables
+from tff_agg.experiment.run import ledger, loop, recording, releasing, tables
 from tff_agg.experiment.run import run as training
 
 
@@ -255,12 +255,12 @@ def test_a_run_killed_before_its_seed_was_dropped_is_not_yet_done(
 ):
     config, folder = make_task(test_examples=0), tmp_path / "run"
 
-    def die(store, *, last):
-        if last:
+    def die(self, done):
+        if done == config.config.rounds:
             raise Stopped
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(loop, "_drop_old_states", die)
+        patch.setattr(releasing.Releases, "_drop_old_states", die)
         run(config, folder)
     store = checkpoints.CheckpointStore(folder / "checkpoints")
     assert store.rounds("state") == [0, 1, 2, 3, 4, 5, 6]

@@ -10,7 +10,7 @@ from tests.experiment.tiny_samples import Tiny, config
 from tff_agg import checkpoints
 from tff_agg.experiment.build import Compiled, build, rounds
 from tff_agg.experiment.commands import audit, evaluate, export, report, uncertainty
-from tff_agg.experiment.run import estimate, loop, recording
+from tff_agg.experiment.run import estimate, recording, releasing
 from tff_agg.experiment.run import run as training
 from tff_agg.experiment.runs import Run
 from tff_agg.experiment.study.search import perform
@@ -77,7 +77,7 @@ def test_a_secret_seed_draws_batches_and_noise_and_is_dropped(cache, tmp_path):
     built = build(task, cache)
     template = built.initialize()
     restored = store.load(12, "state")
-    assert len(restored) == len(loop.stored_items(template)["state"])
+    assert len(restored) == len(releasing.stored_items(template)["state"])
     seeds = [x for x in restored if x.dtype == np.uint32]
     assert [x.tolist() for x in seeds] == [[0] * 8]
 

@@ -5,29 +5,33 @@ the run's ledger, and only then reported. So a killed run never computes a round
 that was released, and may resume on another machine. Only where a stored state was
 damaged does an earlier one take its place; then the rounds after it are computed again,
 compared bit for bit with what was released, and refused if they differ.
+
+While a round is computed, another thread reads the clients of the next one, and a third
+releases the one before: one at a time, in order. A process that dies takes at most one
+round along that was computed and not yet saved. Nobody has seen anything of it, and its
+noise is the same when it is computed again.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tree
 
-from tff_agg import checkpoints, checks
-from tff_agg.aliases import Json, JsonObject, Structure, Weights
-from tff_agg.checkpoints.encoding import Prepared
+from tff_agg import checks
+from tff_agg.aliases import Json, JsonObject, Structure
 from tff_agg.experiment.build.process import (
     Cohort,
     NotChecked,
     Process,
     by_state,
 )
+from tff_agg.experiment.run import background, read_ahead
 from tff_agg.experiment.run import identity as identities
-from tff_agg.experiment.run import read_ahead
 from tff_agg.experiment.run.identity import IdentityError
-from tff_agg.experiment.run.ledger import Entry, History, Ledger, ResumeError
+from tff_agg.experiment.run.ledger import ResumeError
+from tff_agg.experiment.run.releasing import Releases, Report
 from tff_agg.experiment.run.resume import ReleasedRoundError, begin, refuse_other
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.server import state as states
@@ -40,27 +44,6 @@ __all__ = [
     "ResumeError",
     "train",
 ]
-
-# The newest state, and the one before it in case the disk damages the newest.
-_STATES = 2
-
-
-class Report(NamedTuple):
-    """What a finished round reports.
-
-    Attributes:
-      round: How many rounds are done, this one included.
-      metrics: By name, the numbers that the process measured, and the cohort's facts.
-      iterate: θ of this round, by name, as numpy arrays.
-      aggregate: θ^AGG of this round; the very same object where nothing is averaged.
-      seconds: How long the round took, saving left out.
-    """
-
-    round: int
-    metrics: JsonObject
-    iterate: Weights
-    aggregate: Weights
-    seconds: float
 
 
 def train(
@@ -87,7 +70,8 @@ def train(
     Args:
       process: A process of `tff_agg.build_dp_ftrl_process`, where the runtime to use is
         set; or another whose states are those of `tff_agg.server.state`, as a
-        `DPSGDProcess`'s are.
+        `DPSGDProcess`'s are. It leaves a state that it was given as it is: that is
+        being saved meanwhile.
       identity: What the run is. It is stored before any noise is drawn; a run goes on
         only under the same one.
       folder: The run's folder: its ledger and its checkpoints. The run goes on from the
@@ -102,9 +86,11 @@ def train(
       initialize: Makes the state of round 0; the process's own by default.
       surroundings: What the last bits depend on; `identity.surroundings()` by default.
       on_start: Called once with the number of rounds done before.
-      on_round: Called with each round's report after it is saved. What it returns
-        (JSON values) is kept in the ledger. A process that dies before it returns is
-        followed by one that calls it for the same round again.
+      on_round: Called with each round's report after it is saved, in a thread of its
+        own, while the next round is computed; what it raises ends the run before that
+        round is saved. What it returns (JSON values) is kept in the ledger. A process
+        that dies before it returns is followed by one that calls it for the same round
+        again.
 
     Returns:
       The last state.
@@ -120,25 +106,21 @@ def train(
     planned = _planned_rounds(facts, rounds)
     if surroundings is None:
         surroundings = identities.surroundings()
-    store, book = folder.store, folder.ledger
     state, done, saved, history = begin(
         facts, surroundings, initialize or process.initialize, folder
     )
-    if not saved:
-        # Before any noise is drawn: a run that dies in its first rounds must find the
-        # same secret seed again.
-        saving = _prepare(store, state, weight_names)
-        _commit(store, book, history, saving, {"round": 0, "released": saving.released})
+    release = Releases(folder, history, planned, weight_names, on_round)
+    if saved:
+        release.resume(done)
     else:
-        # What the last process may have left undone.
-        store.collect_garbage()
-        _drop_old_states(store, last=done == planned)
+        release.begin(state)
     if on_start is not None:
         on_start(done)
-    unreported = done == history.last and done not in history.reported
-    if on_round is not None and done > 0 and unreported:
-        book.add_reported(done, on_round(_stored_report(history.rounds[done], store)))
-    with read_ahead.ReadAhead(by_state(cohort, is_drawn), rounds) as clients_of:
+    release.report_again(done)
+    with (
+        read_ahead.ReadAhead(by_state(cohort, is_drawn), rounds) as clients_of,
+        background.Background() as releasing,
+    ):
         while done < rounds:
             start = time.monotonic()
             clients = clients_of(done, state)
@@ -158,17 +140,12 @@ def train(
             done += 1
             if done == planned:
                 state = states.without_noise(state)
-            saving = _prepare(store, state, weight_names)
-            metrics = _numbers(output.metrics) | dict(clients.facts)
-            record |= {"released": saving.released, "metrics": metrics}
-            refuse_other(known, record)
-            seconds = time.monotonic() - start
-            record["seconds"] = round(seconds, 4)
-            _commit(store, book, history, saving, known or record)
-            _drop_old_states(store, last=done == planned)
-            if on_round is not None and done not in history.reported:
-                report = Report(done, metrics, *saving.weights, seconds)
-                book.add_reported(done, on_round(report))
+            record["metrics"] = _numbers(output.metrics) | dict(clients.facts)
+            releasing.do(release, state, record, time.monotonic() - start)
+            if known is not None:
+                # Nothing is computed from what is not what was released.
+                releasing.wait()
+        releasing.wait()
     return state
 
 
@@ -181,128 +158,10 @@ def _planned_rounds(facts: Mapping[str, Any], rounds: int) -> int | None:
     return planned
 
 
-class _Saving(NamedTuple):
-    """What of a round is to be saved, its arrays digested.
-
-    Attributes:
-      prepared: Weights and state.
-      weights: θ and θ^AGG by name; the same object where they are the same.
-    """
-
-    prepared: Prepared
-    weights: tuple[Weights, Weights]
-
-    @property
-    def released(self) -> list[str]:
-        """The digests of what a round releases: θ and θ^AGG."""
-        return [self.prepared.digests[name] for name in ("iterate", "aggregate")]
-
-
-def _prepare(
-    store: checkpoints.CheckpointStore,
-    state: Structure,
-    names: Sequence[str] | None,
-) -> _Saving:
-    """Digests weights and state, to be compared with the ledger and saved."""
-    items = stored_items(state, names)
-    prepared = store.prepare(items)
-    same = prepared.digests["iterate"] == prepared.digests["aggregate"]
-    iterate, aggregate = items["iterate"], items["aggregate"]
-    return _Saving(prepared, (iterate, iterate if same else aggregate))
-
-
-def stored_items(
-    state: Structure, names: Sequence[str] | None = None
-) -> dict[str, Any]:
-    """Returns what the store is to hold of a state.
-
-    Args:
-      state: The state.
-      names: What to call the weights, in their order.
-
-    Returns:
-      'iterate' and 'aggregate' by name, and 'state', the arrays of all of it. An array
-      that is in several of them is one object.
-    """
-    leaves = {id(leaf): np.asarray(leaf) for leaf in tree.flatten(state)}
-
-    def as_array(leaf: Any) -> np.ndarray:
-        return leaves[id(leaf)] if id(leaf) in leaves else np.asarray(leaf)
-
-    return {
-        "iterate": _named(states.iterate(state), names, as_array),
-        "aggregate": _named(states.aggregate(state), names, as_array),
-        "state": [as_array(leaf) for leaf in tree.flatten(state)],
-    }
-
-
-def _commit(
-    store: checkpoints.CheckpointStore,
-    book: Ledger,
-    history: History,
-    saving: _Saving,
-    record: Entry,
-) -> None:
-    """Saves a round, all together or not at all, and then enters it in the ledger."""
-    also = store.prepare({"record": json.dumps(record)})
-    store.commit(record["round"], saving.prepared | also)
-    if record["round"] > history.last:
-        book.add_round(record)
-
-
-def _drop_old_states(store: checkpoints.CheckpointStore, *, last: bool) -> None:
-    """Leaves the secret seed in the newest states only; after the last round in none.
-
-    Only then is there a wait: otherwise the next round makes it durable, or the next
-    process drops them again. The records are in the ledger: the last one goes, too,
-    because it says how long the round took, and all else in the store is reproducible.
-    """
-    kept = {"state": 1, "record": 0} if last else {"state": _STATES, "record": _STATES}
-    store.discard(kept, durable=last)
-
-
-def is_reported_to_its_end(folder: RunFolder, planned: int) -> bool:
-    """Returns whether the plan's last round was reported and the seed dropped."""
-    store, history = folder.store, folder.history
-    return (
-        history is not None
-        and planned in history.reported
-        # As `_drop_old_states` leaves it.
-        and store.rounds("state") == [planned]
-        and not store.rounds("record")
-        and planned in store.rounds("aggregate")
-    )
-
-
-def _stored_report(record: Entry, store: checkpoints.CheckpointStore) -> Report:
-    """Makes a round's report from what was saved of it."""
-    number = record["round"]
-    iterate, aggregate = (store.load(number, n) for n in ("iterate", "aggregate"))
-    first, second = record["released"]
-    if first == second:
-        aggregate = iterate
-    return Report(number, record["metrics"], iterate, aggregate, record["seconds"])
-
-
 def _digest_or_reason(digest: str | NotChecked) -> str:
     if isinstance(digest, NotChecked):
         return f"not checked: {digest.reason}"
     return digest
-
-
-def _named(
-    weights: Structure,
-    names: Sequence[str] | None,
-    as_array: Callable[[Any], np.ndarray],
-) -> Weights:
-    if names is not None and isinstance(weights, Mapping):
-        # They bring their names; flattened, a mapping would come in another order.
-        return {name: as_array(weights[name]) for name in names}
-    found = tree.flatten_with_path(weights)
-    if names is None:
-        names = ["/".join(map(str, path)) or "weights" for path, _ in found]
-    values = [as_array(leaf) for _, leaf in found]
-    return dict(zip(names, values, strict=True))
 
 
 def _numbers(metrics: Structure) -> JsonObject:

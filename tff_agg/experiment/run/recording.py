@@ -8,7 +8,8 @@ from typing import NamedTuple
 from tff_agg import privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment.build import needs
-from tff_agg.experiment.run import loop, projection
+from tff_agg.experiment.run import projection
+from tff_agg.experiment.run.releasing import Report
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Scores, Task, Weights
 from tff_agg.recycling import series
@@ -130,7 +131,7 @@ class Recorder:
         self._files.restore(self._folder.history)
         self._observer.on_start(done, self._config.rounds)
 
-    def record(self, report: loop.Report) -> JsonObject:
+    def record(self, report: Report) -> JsonObject:
         """Validates when it is time to, writes a round down, returns what it found."""
         config, done = self._config, report.round
         scores: ScoresOfBoth = {}

@@ -9,7 +9,7 @@ from typing import Any
 from tff_agg import privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.experiment.build import Build, Compiled, Process, build, needs
-from tff_agg.experiment.run import identity, loop, recording
+from tff_agg.experiment.run import identity, loop, recording, releasing
 from tff_agg.experiment.run.recording import Observer, Outcome
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.task import Task
@@ -66,7 +66,7 @@ def _run(built: Build[Any], out: pathlib.Path, observer: Observer) -> Outcome:
     folder.refuse_other(task)
     observer.on_plan(plan, members)
     observer.on_signal(told(task, plan))
-    if loop.is_reported_to_its_end(folder, config.rounds) and recorder.is_tested:
+    if releasing.is_reported_to_its_end(folder, config.rounds) and recorder.is_tested:
         # Nothing is left to do: spare the reader the compilation.
         recorder.start(config.rounds)
         return recorder.ended()
