@@ -17,6 +17,9 @@ import numpy as np
 
 PIXELS = 3 * 32 * 32
 CLASSES = {"cifar10": 10, "cifar100": 100}
+LABELS = ("all", "even", "odd")
+#: What `cifar features` writes, unless told otherwise.
+FEATURES = "features.npz"
 # Of each record: bytes before the image, the last of which is the label.
 _LABEL_BYTES = {"cifar10": 1, "cifar100": 2}
 _LABEL_KEYS = {"cifar10": b"labels", "cifar100": b"fine_labels"}
@@ -170,6 +173,27 @@ def shrunk(found: Data, factor: int) -> Data:
         squares = part.features.reshape(count, few, factor, few, factor, -1)
         means = squares.mean(axis=(2, 4), dtype=np.float32)
         return Split(np.round(means).astype(np.uint8), part.labels)
+
+    return found._replace(train=split(found.train), test=split(found.test))
+
+
+def labelled(found: Data, labels: str) -> Data:
+    """Returns the examples with some labels, such as those that count as public.
+
+    Args:
+      found: Examples; none are held out yet.
+      labels: One of `LABELS`.
+
+    Example:
+      >>> labelled(synthetic('cifar10', (8,), 20), 'odd').train.labels[:3].tolist()
+      [1, 3, 5]
+    """
+    if labels == "all":
+        return found
+
+    def split(part: Split) -> Split:
+        chosen = part.labels % 2 == LABELS[1:].index(labels)
+        return Split(part.features[chosen], part.labels[chosen])
 
     return found._replace(train=split(found.train), test=split(found.test))
 

@@ -48,6 +48,14 @@ class CifarConfig(SampleConfig):
     synthetic: bool = described(
         False, "make data up instead of reading files", role="cohort"
     )
+    features: str = described(
+        data.FEATURES, "last_layer: the file with the features, in the data set's "
+        "folder", only_with=("model", ("last_layer",)),
+    )  # fmt: skip
+    labels: str = described(
+        "all", "images of which classes: those with even, with odd or with all labels",
+        data.LABELS, role="cohort",
+    )  # fmt: skip
     projected: int = described(
         0, "last_layer: project features to so many dimensions; 0: as they are",
         only_with=("model", ("last_layer",)),
@@ -75,6 +83,14 @@ class CifarConfig(SampleConfig):
         at_least=1, only_with=("model", ("wide_resnet",)),
     )  # fmt: skip
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pds and self.labels != "all":
+            raise ValueError(
+                "pds moves between even and odd labels, and needs labels=all; it is "
+                f"{self.labels}"
+            )
+
 
 class Cifar(JaxTask):
     """An image is an example; even and odd classes are the shifting populations.
@@ -93,11 +109,12 @@ class Cifar(JaxTask):
         config = self.config
         return _read(
             config.dataset,
-            config.model,
+            config.features if config.model == "last_layer" else None,
             config.data_dir,
             config.synthetic,
             config.projected,
             config.shrink,
+            config.labels,
         ).holding_out(config.training_examples)
 
     @classmethod
@@ -123,7 +140,11 @@ class Cifar(JaxTask):
             first = 0 if split == "heldout" else 1
             features, labels = (array[first::2] for array in self.data.test)
         parities = groups.by_label_parity(labels)
-        return {g.name: (features[g.users], labels[g.users]) for g in parities}
+        return {
+            g.name: (features[g.users], labels[g.users])
+            for g in parities
+            if self.config.labels in ("all", g.name)
+        }
 
     def shifting_groups(self) -> Sequence[groups.Group]:
         """Returns the images of even and of odd classes."""
@@ -223,17 +244,23 @@ class Cifar(JaxTask):
 
 @functools.lru_cache(2)  # Runs of one process share their data.
 def _read(
-    dataset: str, model: str, folder: str, synthetic: bool, projected: int, shrink: int
+    dataset: str,
+    features: str | None,
+    folder: str,
+    synthetic: bool,
+    projected: int,
+    shrink: int,
+    labels: str,
 ) -> data.Data:
-    """Reads what a configuration asks for."""
-    frozen = model == "last_layer"
+    """Reads what a configuration asks for; images, unless a file of features."""
     where = pathlib.Path(folder) / dataset
     if synthetic:
-        shape = (_SYNTHETIC_WIDTH,) if frozen else (32, 32, 3)
+        shape = (_SYNTHETIC_WIDTH,) if features else (32, 32, 3)
         found = data.synthetic(dataset, shape)
-    elif frozen:
-        found = data.features(where / "features.npz")
+    elif features:
+        found = data.features(where / features)
     else:
         found = data.images(dataset, where)
     found = data.projected(found, projected) if projected else found
-    return data.shrunk(found, shrink) if shrink > 1 else found
+    found = data.shrunk(found, shrink) if shrink > 1 else found
+    return data.labelled(found, labels)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 STUDIES: Mapping[str, str] = {
     "table": "cifar.studies.table",
     "probes": "cifar.studies.probes",
+    "pretraining": "cifar.studies.pretraining",
 }
 
 

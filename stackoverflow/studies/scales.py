@@ -48,7 +48,8 @@ class Scale:
       every: The rounds between two that count.
       period: Of the shift, where it is not the flag file's.
       interval_examples: Sentences of the validation sample for the confidence widths.
-      separations: How many rounds the checkpoints of such a width are apart.
+      separations: How many rounds the checkpoints of such a width are apart; 0: as
+        found in their predictions, and widened.
       made_up: The sizes of the embedded data, where no store is given; None: a store
         must be given.
     """
@@ -63,7 +64,7 @@ class Scale:
     every: int = 10
     period: int | None = None
     interval_examples: int = 1000
-    separations: tuple[int, ...] = (1, 50)
+    separations: tuple[int, ...] = (1, 50, 0)
     made_up: Mapping[str, int] | None = None
 
     def rounds(self, *, shift: bool) -> Callable[[RunConfig], tuple[int, ...]]:
@@ -140,7 +141,7 @@ SCALES: Mapping[str, Scale] = {
             "test_examples": 400,
         },
         interval_examples=100,
-        separations=(1, 10),
+        separations=(1, 10, 0),
         made_up={"users": 3000, "words": 48},
     ),
 }

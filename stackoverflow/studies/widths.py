@@ -1,8 +1,8 @@
 """Error bars of checkpoints against those of independent runs, for a study's runs.
 
 They belong to sets of runs, so they are no scores. Checkpoints are taken as they follow
-each other, which is the paper's way, and some rounds apart, where they depend less on
-each other.
+each other, which is the paper's way, some rounds apart, where they depend less on each
+other, and as far apart as their predictions say, widened.
 """
 
 import contextlib
@@ -21,6 +21,8 @@ from tff_agg.experiment.study.options import StudyOptions
 from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.show import Table
 
+_IN_WORDS = {0: "as far apart as found, widened", 1: "last checkpoints"}
+
 
 class Comparison(NamedTuple):
     """What is compared: runs that differ in their seeds.
@@ -28,7 +30,7 @@ class Comparison(NamedTuple):
     Attributes:
       name: What the runs are called.
       folders: Theirs.
-      separation: How many rounds the checkpoints are apart.
+      separation: How many rounds the checkpoints are apart; 0: as found.
       examples: The sentences of the validation sample.
       out: Where the widths are written.
     """
@@ -72,7 +74,7 @@ def table(
         _compare_all(options, [c for c in comparisons if not _is_done(c)], trials)
     header = ["runs", "N", "independent runs"]
     for separation in separations:
-        apart = "last checkpoints" if separation == 1 else f"{separation} rounds apart"
+        apart = _IN_WORDS.get(separation, f"{separation} rounds apart")
         header += [apart, "ratio"]
     rows: dict[tuple[str, int], list[str]] = {}
     for comparison in comparisons:

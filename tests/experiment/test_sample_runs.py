@@ -17,6 +17,7 @@ from tff_agg.experiment.study.search import perform
 from tff_agg.experiment.task import Exportable
 from tff_agg.recycling import series
 from tff_agg.recycling.methods import parse_methods
+from tff_agg.server import Schedule
 
 
 class Stop(recording.Observer):
@@ -150,6 +151,20 @@ def test_epsilon_finds_noise_or_steps():
 def test_it_refuses(changes, message):
     with pytest.raises(ValueError, match=message):
         config(**changes)
+
+
+def test_a_rate_falls_as_its_schedule_says():
+    assert config(learning_rate=2.0).rate == 2.0
+    falling = config(learning_rate=2.0, rate_schedule="cosine", rounds=8)
+    assert falling.rate == Schedule(2.0, 8, "cosine")
+    step = build(Tiny(falling), Compiled()).process.step
+    theta = {"w": np.zeros(1, "f")}
+    state, moved = step.init(theta), []
+    for number in range(8):
+        before = theta["w"][0]
+        state, theta = step.next(state, theta, {"w": np.ones(1, "f")}, number)
+        moved.append(before - theta["w"][0])
+    np.testing.assert_allclose(moved, 1 + np.cos(np.pi * np.arange(8) / 8), rtol=1e-4)
 
 
 def test_a_dry_run_draws_no_batch_of_the_run(tmp_path):

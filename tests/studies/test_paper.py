@@ -348,6 +348,30 @@ def test_a_column_can_be_had_by_itself_and_gains_need_the_baseline(finished):
     assert not alone.details and "gains_pds" in both.details
 
 
+def test_error_bars_as_found_have_a_column_of_their_own(tmp_path):
+    class Runs:
+        out = tmp_path
+
+        def runs(self, line):
+            return ["a", "b"]
+
+        def folders(self, line):
+            return [tmp_path / "a", tmp_path / "b"]
+
+    options = paper.Paper(report_only=True)
+    asked = {"separations": (1, 0), "examples": 10}
+    for separation, width in ((1, 0.1), (0, 0.4)):
+        own = widths._comparison(Runs(), "so", None, separation, 10).out
+        own.mkdir(parents=True)
+        (own / "widths.png").touch()
+        rows = [f"independent runs,2,0,{0.5}", f"one run's checkpoints,2,0,{width}"]
+        text = "\n".join(["estimator,models,repeat,width", *rows])
+        (own / "widths.csv").write_text(text)
+    found = widths.table(options, Runs(), {"so": None}, **asked)
+    assert found.header[-2:] == ["as far apart as found, widened", "ratio"]
+    assert found.rows == [["so", "2", "0.500", "0.100", "5.00", "0.400", "1.25"]]
+
+
 @pytest.mark.slow
 def test_error_bars_are_of_the_very_runs(finished, monkeypatch):
     """Runs that were trained again, or another sample, are compared again."""

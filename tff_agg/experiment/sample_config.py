@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 from tff_agg import noise, privacy
 from tff_agg.experiment.config import RunConfig
 from tff_agg.fields import described
+from tff_agg.server import Schedule, schedules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,9 @@ class SampleConfig(RunConfig):
     )
     delta: float = described(1e-5, "δ of the guarantee")
     learning_rate: float = described(2.0, "learning rate")
+    rate_schedule: str = described(
+        "constant", "how the learning rate falls to zero", schedules.KINDS
+    )
     momentum: float = described(0.0, "momentum, 0 for none")
     nesterov: bool = described(False, "whether the momentum is Nesterov's")
     memory_budget: int = described(
@@ -66,6 +70,13 @@ class SampleConfig(RunConfig):
 
     def _is_no_noise(self, name: str) -> bool:
         return name == "noise_multiplier" and self.noise_multiplier == 0
+
+    @property
+    def rate(self) -> float | Schedule:
+        """Returns the learning rate, or how it falls."""
+        if self.rate_schedule == "constant":
+            return self.learning_rate
+        return Schedule(self.learning_rate, self.rounds, self.rate_schedule)
 
     @property
     def cohort_words(self) -> str:

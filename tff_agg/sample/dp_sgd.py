@@ -63,7 +63,7 @@ class DPSGDProcess:
         *,
         plan: privacy.Plan,
         averager: averaging.Averager | None = None,
-        learning_rate: float = 1.0,
+        learning_rate: float | server.Schedule = 1.0,
         momentum: float = 0.0,
         nesterov: bool = False,
         step_from: str = "aggregate",
@@ -75,7 +75,7 @@ class DPSGDProcess:
           model: The loss of one example, or a closed form of the clipped sum.
           plan: Clip norm, noise, expected batch size, steps.
           averager: The checkpoint aggregation; by default the last checkpoint.
-          learning_rate: The learning rate.
+          learning_rate: A positive number, or a schedule.
           momentum: The momentum, in [0, 1).
           nesterov: Whether the momentum is Nesterov's.
           step_from: As in `build_dp_ftrl_process`.

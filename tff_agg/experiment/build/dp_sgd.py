@@ -113,7 +113,7 @@ class SampledBuild(Build[ExampleTask]):
             self.task.sample_model(),
             plan=self.plan,
             averager=config.build_averager(),
-            learning_rate=config.learning_rate,
+            learning_rate=config.rate,
             momentum=config.momentum,
             nesterov=config.nesterov,
             step_from=config.step_origin,
