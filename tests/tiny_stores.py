@@ -3,6 +3,7 @@
 import os
 
 from stackoverflow.data import preparation
+from tests.made_once import made_once
 
 
 def make_store(folder, users, words, **settings) -> str:
@@ -15,3 +16,11 @@ def make_store(folder, users, words, **settings) -> str:
     given = {"vocab_size": words, "max_tokens": 6, **settings}
     out = os.path.join(folder, "store")
     return preparation.prepare_store(source, out, **given).path
+
+
+def shared_store(factory, users, words) -> str:
+    """Returns the path of a store of these sizes that no test may change."""
+    name = f"store_of_{users}_users_and_{words}_words"
+    return made_once(
+        factory, name, lambda folder: make_store(folder, users=users, words=words)
+    )[1]

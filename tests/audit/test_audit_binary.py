@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -22,8 +23,8 @@ def token_store(tmp_path_factory):
     return tiny_stores.make_store(tmp_path_factory.mktemp("data"), users=60, words=60)
 
 
-@pytest.fixture
-def folder(token_store, tmp_path):
+@pytest.fixture(scope="module")
+def claimed(token_store, tmp_path_factory):
     """A run's folder as it is claimed before the first round: enough for an audit."""
     config = StackOverflowConfig(
         store=token_store,
@@ -42,8 +43,14 @@ def folder(token_store, tmp_path):
     )
     task = StackOverflow(config)
     built = build(task, Compiled())
-    with run_folder.RunFolder(tmp_path / "run").claim(built, {}):
-        return tmp_path / "run"
+    folder = tmp_path_factory.mktemp("claimed") / "run"
+    with run_folder.RunFolder(folder).claim(built, {}):
+        return folder
+
+
+@pytest.fixture
+def folder(claimed, tmp_path):
+    return shutil.copytree(claimed, tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def files(folder):
 def test_a_kill_at_any_moment_leaves_a_whole_latest_checkpoint(tmp_path, caplog):
     moments = random.Random(0)
     latest = -1
-    for _ in range(12):
+    for _ in range(8):
         # A save is some dozens of system calls: up to a few rounds before the kill.
         died = subprocess.run(
             [sys.executable, "-c", _LOOP, tmp_path, str(moments.randrange(1, 120))],

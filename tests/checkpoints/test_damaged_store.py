@@ -96,7 +96,7 @@ def copied(whole, folder):
     return folder
 
 
-@fuzzing.examples(200)
+@fuzzing.examples(100)
 @given(which=st.integers(0, 100), edits=fuzzing.EDITS)
 def test_bytes_of_any_file(whole, names, tmp_path, which, edits):
     folder = copied(whole, tmp_path / "store")
@@ -118,7 +118,7 @@ def write_edited(folder, number, edits):
         return
 
 
-@fuzzing.examples(200)
+@fuzzing.examples(100)
 @given(number=st.sampled_from([1, 2]), edits=fuzzing.JSON_EDITS)
 def test_manifests_with_a_right_checksum(whole, tmp_path, number, edits):
     folder = copied(whole, tmp_path / "store")

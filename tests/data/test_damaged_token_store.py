@@ -72,7 +72,7 @@ def copied(whole, folder):
     return folder
 
 
-@fuzzing.examples(200)
+@fuzzing.examples(100)
 @given(name=st.sampled_from(NAMES), edits=fuzzing.EDITS)
 def test_bytes_of_any_file(whole, saved, tmp_path, name, edits):
     folder = copied(whole, tmp_path / "store")
@@ -95,7 +95,7 @@ def sign(folder, manifest=None):
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-@fuzzing.examples(200)
+@fuzzing.examples(100)
 @given(name=st.sampled_from(NAMES[1:]), edits=fuzzing.EDITS)
 def test_bytes_with_right_checksums(whole, tmp_path, name, edits):
     folder = copied(whole, tmp_path / "store")
@@ -105,7 +105,7 @@ def test_bytes_with_right_checksums(whole, tmp_path, name, edits):
     check(folder)
 
 
-@fuzzing.examples(150)
+@fuzzing.examples(80)
 @given(name=st.sampled_from(NAMES[:2]), edits=fuzzing.JSON_EDITS)
 def test_values_with_right_checksums(whole, tmp_path, name, edits):
     folder = copied(whole, tmp_path / "store")

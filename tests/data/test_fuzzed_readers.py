@@ -122,7 +122,7 @@ def prepare(path, out):
         shutil.rmtree(out)
 
 
-@fuzzing.examples(500)
+@fuzzing.examples(200)
 @given(name=st.sampled_from(sorted(KINDS)), edits=fuzzing.EDITS)
 def test_bytes_of_any_file(files, tmp_path, name, edits):
     path = tmp_path / name
@@ -145,7 +145,7 @@ TEXT = st.one_of(ODD, st.text(max_size=12))
 VALUE = st.one_of(TEXT, fuzzing.JSON)
 
 
-@fuzzing.examples(120)
+@fuzzing.examples(60)
 @given(
     st.lists(
         st.fixed_dictionaries(
@@ -161,7 +161,7 @@ def test_any_json(tmp_path, rows):
     sentences(path)
 
 
-@fuzzing.examples(120)
+@fuzzing.examples(60)
 @given(st.lists(st.tuples(TEXT, TEXT), max_size=4))
 def test_the_same_rows_say_the_same_as_csv_and_as_json(tmp_path, rows):
     rows = [tuple(t.replace("\r", "") for t in row) for row in rows]
@@ -184,7 +184,7 @@ COLUMN = st.one_of(
 )
 
 
-@fuzzing.examples(120)
+@fuzzing.examples(60)
 @given(st.dictionaries(st.sampled_from(SCHEMA.names), COLUMN, max_size=2))
 def test_any_columns_of_parquet(tmp_path, columns):
     table = {
@@ -208,7 +208,7 @@ CELL = st.one_of(
 )
 
 
-@fuzzing.examples(120)
+@fuzzing.examples(60)
 @given(st.lists(st.tuples(CELL, CELL, CELL), max_size=3), CELL)
 def test_any_rows_of_sqlite(tmp_path, rows, number):
     path = tmp_path / "x.sqlite"

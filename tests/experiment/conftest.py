@@ -5,21 +5,25 @@ import pytest
 from stackoverflow.task import StackOverflow
 from tests import tiny_stores
 from tests.experiment import train_binary
+from tests.made_once import made_once
 from tff_agg.experiment.build import Compiled
 
 
 @pytest.fixture(scope="session")
 def token_store(tmp_path_factory):
-    return tiny_stores.make_store(tmp_path_factory.mktemp("data"), users=250, words=40)
+    return tiny_stores.shared_store(tmp_path_factory, users=250, words=40)
 
 
 @pytest.fixture(scope="session")
 def finished(token_store, tmp_path_factory):
     """The folder of a run of the binary that nothing broke, and what it showed."""
-    out = tmp_path_factory.mktemp("finished") / "run"
-    done = train_binary.run(token_store, out)
+    folder, done = made_once(
+        tmp_path_factory,
+        "finished",
+        lambda folder: train_binary.run(token_store, folder / "run"),
+    )
     assert done.returncode == 0, done.stderr
-    return out, done
+    return folder / "run", done
 
 
 @pytest.fixture

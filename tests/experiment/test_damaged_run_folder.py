@@ -86,7 +86,7 @@ def check(folder, whole, *, same_only=True):
         assert str(folder) in str(error)
 
 
-@fuzzing.examples(300)
+@fuzzing.examples(150)
 @given(name=st.sampled_from(NAMES), edits=fuzzing.EDITS)
 def test_bytes_of_any_file(whole, tmp_path, name, edits):
     folder = copied(whole, tmp_path / "run")
@@ -96,7 +96,7 @@ def test_bytes_of_any_file(whole, tmp_path, name, edits):
         check(folder, whole)
 
 
-@fuzzing.examples(300)
+@fuzzing.examples(150)
 @given(name=st.sampled_from(NAMES), line=st.integers(0, 9), edits=fuzzing.JSON_EDITS)
 # Scores that are null.
 @example(name="ledger.jsonl", line=8, edits=[(0.75, [None])])

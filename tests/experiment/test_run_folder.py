@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from pds import sampler
 from stackoverflow.data import token_store
+from stackoverflow.task import StackOverflow
 from tests.experiment.run_contents import contents
+from tests.experiment.train_binary import tiny_config
 from tff_agg import checkpoints
 from tff_agg.experiment.run import ledger, loop, recording, releasing, tables
 from tff_agg.experiment.run import run as training
@@ -39,13 +41,21 @@ def run(cache):
     return functools.partial(training.run, compiled=cache)
 
 
-@pytest.fixture
-def stopped(run, make_task, tmp_path):
+@pytest.fixture(scope="module")
+def dead(cache, token_store, tmp_path_factory):
     """The folder of a run that died in round 4 of 6, and its configuration."""
-    config, folder = make_task(), tmp_path / "run"
+    task = StackOverflow(tiny_config(token_store, insecure_noise_seed=7))
+    folder = tmp_path_factory.mktemp("dead") / "run"
     with pytest.raises(Stopped):
-        run(config, folder, StopAfter(4))
-    return folder, config
+        training.run(task, folder, StopAfter(4), compiled=cache)
+    return folder, task
+
+
+@pytest.fixture
+def stopped(dead, tmp_path):
+    """A copy of it, which a test may change."""
+    folder, task = dead
+    return shutil.copytree(folder, tmp_path / "run"), task
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +216,15 @@ def test_the_report_says_how_many_rounds_are_done(run, make_task, tmp_path):
 # --- tables and event files --------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "validation.csv", "timing.csv"])
-@pytest.mark.parametrize("how", ["removed", "cut", "changed"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("metrics.csv", "removed"),
+        ("metrics.csv", "changed"),
+        ("validation.csv", "cut"),
+        ("timing.csv", "changed"),
+    ],
+)
 def test_a_table_that_lost_rounds_is_restored_with_a_word(
     stopped, run, undisturbed, caplog, name, how
 ):

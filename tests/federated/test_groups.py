@@ -78,7 +78,6 @@ def _in_groups(users, spec, size):
 @pytest.mark.parametrize(
     ("kind", "optimizer", "epochs"),
     [
-        ("linear", 0.3, 1),
         ("linear", "adam", 2),
         pytest.param("convolutional", 0.3, 1, marks=pytest.mark.slow),
         pytest.param("recurrent", 0.3, 2, marks=pytest.mark.slow),

@@ -13,14 +13,13 @@ LEARNING_RATE = 0.8
 MOMENTUM = 0.5
 TAU = 3
 
+# In graphs, with either origin of the step; weights of every averager by hand are in
+# tests/averaging, the step itself in tests/server.
 CASES = {
     "uta": (lambda: averaging.uta(3), "aggregate"),
-    "long uta": (lambda: averaging.uta(8), "aggregate"),
     "ema": (lambda: averaging.ema(decay=0.7, warm_up=True), "aggregate"),
     "pda": (lambda: averaging.pda(1.5), "aggregate"),
     "tau": (lambda: averaging.starting_at(TAU, averaging.uta(2)), "aggregate"),
-    "uta, iterate": (lambda: averaging.uta(3), "iterate"),
-    "ema, iterate": (lambda: averaging.ema(weight=0.4), "iterate"),
     "schedule-free": (lambda: averaging.schedule_free(0.8, 2.0), "iterate"),
 }
 

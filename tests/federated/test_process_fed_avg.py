@@ -41,7 +41,7 @@ class Nesterov(tff.learning.optimizers.Optimizer):
 
 @pytest.mark.parametrize(
     ("model", "nesterov"),
-    [("functional", False), ("variable", False), ("functional", True)],
+    [("variable", False), ("functional", True)],
 )
 def test_equals_tffs_fed_avg_with_server_momentum(tiny, model, nesterov):
     model = tiny.functional_model() if model == "functional" else tiny.variable_model

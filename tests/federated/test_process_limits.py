@@ -229,8 +229,8 @@ def half_trainer(dtype, width=3):
 
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
 def test_half_precision_is_summed_in_float32(tiny, dtype):
-    """A sum of 1000 clients of 1/4 each would stop growing in half precision."""
-    clients = 1000
+    """A sum of 300 clients of 1/4 each would stop growing in half precision."""
+    clients = 300
     built = tiny.build(
         half_trainer(dtype),
         plan=tiny.plan(

@@ -14,11 +14,10 @@ LEARNING_RATE = 0.5
 COHORT = 4
 SEED = (123456789012345, -987654321)
 
+# Of nodes that are drawn anew, and of buffers in the state.
 MECHANISMS = {
-    "identity": noise.identity,
     "tree": noise.tree,
     "blt": lambda: noise.blt(rounds=ROUNDS, buffers=2),
-    "banded": lambda: noise.banded_square_root(3),
 }
 
 

@@ -19,12 +19,26 @@ SAME_PROCESSOR = GOLDEN["processor"] == golden_noise.processor()
 @pytest.mark.parametrize(("name", "way"), golden_noise.CASES)
 def test_bits_of_the_noise(name, way):
     found, golden = golden_noise.drawn(name, way), GOLDEN["drawn"][f"{name}, {way}"]
-    for seed in golden_noise.SEEDS:
+    assert set(golden) == set(golden_noise.seeds_of(way))
+    for seed in golden:
         np.testing.assert_allclose(
             found[seed]["sample"], golden[seed]["sample"], rtol=1e-6, atol=1e-6
         )
         if SAME_PROCESSOR:
             assert found[seed]["sha256"] == golden[seed]["sha256"]
+
+
+def test_graphs_of_tensorflow_have_the_bits_of_eager_mode():
+    """There `a == b` compares Python objects, silently.
+
+    A mechanism that used it would add noise that is not correlated.
+    """
+    for name in golden_noise.MECHANISMS:
+        eager, graph = (
+            GOLDEN["drawn"][f"{name}, {way}"]["large"]
+            for way in ("tensorflow", "tensorflow 1 graph")
+        )
+        assert graph == eager
 
 
 def test_coefficients():

@@ -7,22 +7,7 @@ noise that is not correlated.
 import numpy as np
 import pytest
 
-from tff_agg import averaging, noise, structure
-
-LIKE = {"w": np.zeros([2, 3], np.float32), "b": np.zeros([4], np.float32)}
-MECHANISMS = {
-    "identity": noise.identity(),
-    "tree": noise.tree(),
-    "completed tree": noise.tree(rounds=13, completion=True),
-    "honaker": noise.tree(estimator="honaker", rounds=13),
-    "completed honaker": noise.tree(estimator="honaker", rounds=13, completion=True),
-    "restarted tree": noise.restart_every(noise.tree(), 4),
-    "restarted honaker": noise.restart_every(
-        noise.tree(estimator="honaker", rounds=4), 4
-    ),
-    "banded": noise.banded_square_root(3),
-    "blt": noise.blt(13, 2),
-}
+from tff_agg import averaging, structure
 
 
 def in_old_graph(step, state, inputs):
@@ -47,25 +32,6 @@ def in_old_graph(step, state, inputs):
             state, result = structure.pack(outputs, found)
             results.append(result)
     return results
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_a_mechanism_is_the_same_as_in_eager_mode(name):
-    import tensorflow as tf
-
-    mechanism = MECHANISMS[name]
-    like = structure.map_leaves(tf.constant, LIKE)
-    state = mechanism.init(like, tf.constant([5, 6], tf.int64))
-    start = structure.map_leaves(lambda x: x.numpy(), state)
-    expected = []
-    for _ in range(13):
-        state, value = mechanism.next(state, like)
-        expected.append(structure.map_leaves(lambda x: x.numpy(), value))
-    found = in_old_graph(mechanism.next, start, [LIKE] * 13)
-    for a, b in zip(found, expected, strict=True):
-        structure.map_leaves(
-            lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), a, b
-        )
 
 
 @pytest.mark.parametrize("k", [3, 5])

@@ -11,7 +11,7 @@ from tests.recycling.written_runs import write_run
 
 @pytest.fixture(scope="session")
 def token_store(tmp_path_factory):
-    return tiny_stores.make_store(tmp_path_factory.mktemp("data"), users=40, words=40)
+    return tiny_stores.shared_store(tmp_path_factory, users=40, words=40)
 
 
 @pytest.fixture(scope="session")

@@ -270,10 +270,10 @@ def folders_of(out):
 
 
 def test_training_runs_each_point_and_tests_the_chosen_one_once(tmp_path, drawn):
-    options = search_of(tmp_path, starts=(0, 4))
+    options = search_of(tmp_path, parameters=(2, 3), starts=(0, 4))
     results, report = searched(options, Tiny)
     (line,) = results.lines
-    assert len(folders_of(tmp_path)) == len(results.candidates(line)) == 6
+    assert len(folders_of(tmp_path)) == len(results.candidates(line)) == 4
     assert line.name == "UTA_tr" and results.looks(line) == 1
     assert drawn.count("test") == 1
     settings, method, validation = results.chosen[line]

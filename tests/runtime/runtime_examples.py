@@ -1,6 +1,7 @@
 """Small processes that the tests of runtimes share."""
 
 import collections
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -63,35 +64,13 @@ def linear_model_fn():
     )
 
 
+# Built once, so that a runtime compiles it once.
+@functools.cache
 def weighted_fed_avg(model_fn=keras_model_fn):
     return tff.learning.algorithms.build_weighted_fed_avg(
         model_fn,
         client_optimizer_fn=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
         server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
-    )
-
-
-def tree_fed_avg(clients: int):
-    model = keras_model_fn()
-    specs = [tf.TensorSpec(w.shape, w.dtype) for w in model.trainable_variables]
-    return tff.learning.algorithms.build_unweighted_fed_avg(
-        keras_model_fn,
-        client_optimizer_fn=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
-        server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0, 0.9),
-        model_aggregator=tff.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
-            noise_multiplier=0.5,
-            clients_per_round=clients,
-            l2_norm_clip=0.1,
-            record_specs=specs,
-            noise_seed=7,
-        ),
-    )
-
-
-def fed_sgd():
-    return tff.learning.algorithms.build_fed_sgd(
-        keras_model_fn,
-        server_optimizer_fn=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
     )
 
 

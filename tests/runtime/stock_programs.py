@@ -366,3 +366,39 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "build_model_delta_client_work": lambda: template("work"),
     "federated_select": select,
 }
+#: Programs that the suite leaves out, and those whose parts they are made of.
+OF_THE_SAME_PARTS: dict[str, tuple[str, ...]] = {
+    "build_unweighted_fed_avg": ("build_unweighted_fed_prox", "UnweightedMeanFactory"),
+    "build_weighted_fed_prox": ("build_unweighted_fed_prox", "build_weighted_fed_avg"),
+    "build_weighted_mime_lite": (
+        "build_unweighted_mime_lite",
+        "build_weighted_fed_avg",
+    ),
+    "build_mime_lite_with_optimizer_schedule": (
+        "build_unweighted_mime_lite",
+        "build_weighted_fed_avg_with_optimizer_schedule",
+    ),
+    "build_fed_recon_eval": ("build_fed_recon", "build_fed_eval"),
+    "FedAvg with add_debug_measurements": (
+        "build_weighted_fed_avg",
+        "add_measurements",
+    ),
+    "secure_aggregator": (
+        "clipping_factory at a quantile",
+        "SecureSumFactory at a quantile",
+    ),
+    "robust_aggregator": (
+        "clipping_factory at a quantile",
+        "zeroing_factory at a secure quantile",
+    ),
+    "dp_aggregator": ("gaussian_adaptive",),
+    "SumFactory": ("clipping_factory",),
+    "MeanFactory": ("clipping_factory at a quantile",),
+    "gaussian_fixed": ("gaussian_adaptive",),
+    "tree_aggregation": ("tree_adaptive",),
+    "DiscreteFourierTransformFactory": ("HadamardTransformFactory",),
+    "EncodedSumFactory": ("compression_aggregator",),
+    "concat_factory": ("compression_aggregator",),
+    "SecureSumFactory": ("SecureSumFactory at a quantile",),
+    "UnweightedReservoirSamplingFactory": ("federated_sample",),
+}

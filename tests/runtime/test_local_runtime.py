@@ -66,10 +66,10 @@ def test_bits_do_not_depend_on_timing(fed_avg):
             np.testing.assert_array_equal(a, b)
 
 
-def test_client_i_goes_to_lane_i_modulo_lanes(fed_avg):
-    runs = []
+def test_client_i_goes_to_lane_i_modulo_lanes():
+    process, runs = examples.integer_sums(), []
     with runtime.running_on("local", lanes=3, on_client=runs.append):
-        fed_avg.next(fed_avg.initialize(), examples.datasets(8))
+        process.next(process.initialize(), [[1]] * 8)
     placed = {run.position: run.lane.number for run in runs}
     assert placed == {i: i % 3 for i in range(8)}
 
@@ -101,15 +101,14 @@ def test_lanes_do_not_share_variables(lanes):
             assert total == 20 * sum(i * (i - 1) // 2 for i in range(30))
 
 
-def test_sums_in_lanes_are_the_sum_in_one(fed_avg):
-    data = examples.datasets(9)
-    found = {}
-    for lanes in (1, 4):
-        with runtime.running_on("local", lanes=lanes):
+def test_sums_in_lanes_are_the_sum_in_one(fed_avg, context):
+    data, found = examples.datasets(9), []
+    for several in (runtime.create("local", lanes=1), context):
+        with tff.framework.get_context_stack().install(several):
             output = fed_avg.next(fed_avg.initialize(), data)
-        found[lanes] = examples.weights(output.state)
+        found.append(examples.weights(output.state))
         assert output.metrics["client_work"]["train"]["num_examples"] == 90
-    for a, b in zip(found[1], found[4], strict=True):
+    for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 

@@ -61,7 +61,7 @@ def on_ray(times):
 context_pids: set[int] = set()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def on_local():
     context = runtime.create("local", lanes=LANES)
     yield context
@@ -128,23 +128,20 @@ def packed():
     return local_training.packed_trainer(WORDS, 0.5, batch_size=2)
 
 
+@functools.cache
+def packed_tree_uta():
+    """Compiled by each context once, for all tests."""
+    return dp_ftrl(packed(), noise.tree(), averaging.uta(3))
+
+
 CASES = {
     "packed LSTM, tree, UTA": (
-        lambda: dp_ftrl(packed(), noise.tree(), averaging.uta(3)),
+        packed_tree_uta,
         words,
     ),
     "packed LSTM, BLT of AES, EMA": (
         lambda: dp_ftrl(packed(), noise.blt(8), averaging.ema(decay=0.9), (1, 2, 3, 4)),
         words,
-    ),
-    "Keras, tree, UTA": (
-        lambda: dp_ftrl(
-            examples.keras_model_fn,
-            noise.tree(),
-            averaging.uta(3),
-            client_optimizer=0.1,
-        ),
-        functools.partial(examples.datasets, CLIENTS),
     ),
     "stock FedAvg": (
         examples.weighted_fed_avg,
@@ -289,7 +286,7 @@ def test_a_failing_client_is_told_as_on_local(on_ray, on_local):
 
 
 def test_work_that_fails_names_the_first_client_and_the_operation(on_ray, on_local):
-    built = dp_ftrl(packed(), noise.tree(), averaging.last())
+    built = packed_tree_uta()
     clients = words(0)
     for position in (3, 1):
         wrong = rows(position, 0)
@@ -325,7 +322,7 @@ def test_data_of_the_wrong_type_are_refused_here_and_in_lanes(on_ray):
 def test_a_lane_killed_in_a_round_is_replaced_and_comes_to_the_same_bits(
     on_ray, on_local, tmp_path
 ):
-    built = dp_ftrl(packed(), noise.tree(), averaging.uta(3))
+    built = packed_tree_uta()
     victim = tmp_path / "killed"
 
     def deadly(key):

@@ -48,6 +48,12 @@ def running(context, seen):
         yield
 
 
+@pytest.fixture(scope="module")
+def undisturbed(fed_avg, context):
+    with tff.framework.get_context_stack().install(context):
+        return rounds(fed_avg, [1, 2])
+
+
 def interrupting(data, seen, position, act):
     """The same data; on the way the client does something, once it has begun."""
     spec = data.element_spec
@@ -89,9 +95,8 @@ class Struck(BaseException):
     ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Struck)]
 )
 def test_the_round_after_an_interrupted_one_is_exact(
-    fed_avg, running, seen, number, error
+    fed_avg, undisturbed, running, seen, number, error
 ):
-    undisturbed = rounds(fed_avg, [1, 2])
     struck, returned = threading.Event(), threading.Event()
 
     def handler(number, frame):
@@ -124,9 +129,7 @@ def test_the_round_after_an_interrupted_one_is_exact(
     assert_same_bits(after, undisturbed)
 
 
-def test_the_round_after_a_failed_one_is_exact(fed_avg, running, seen):
-    undisturbed = rounds(fed_avg, [1, 2])
-
+def test_the_round_after_a_failed_one_is_exact(fed_avg, undisturbed, running, seen):
     def fail():
         seen["at work"].discard(7)
         raise OSError("gone")
@@ -139,7 +142,7 @@ def test_the_round_after_a_failed_one_is_exact(fed_avg, running, seen):
 
 
 def test_a_lane_that_was_let_go_touches_nothing_of_the_next_round(
-    fed_avg, running, seen, context, monkeypatch
+    fed_avg, undisturbed, running, seen, context, monkeypatch
 ):
     """Even if a call did not wait: variables belong to one round.
 
@@ -147,7 +150,6 @@ def test_a_lane_that_was_let_go_touches_nothing_of_the_next_round(
     """
     from tff_agg.runtime.lanes import pool
 
-    undisturbed = rounds(fed_avg, [1, 2])
     monkeypatch.setattr(pool._Fold, "break_off", lambda self: None)
     returned = threading.Event()
 

@@ -198,40 +198,6 @@ def test_federated_computations_of_other_shapes_run(running):
     assert tuple(several([1.0, 2.0], 7.0, [3.0, -1.0])) == (3.0, 7.0, 3.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "build",
-    [
-        examples.weighted_fed_avg,
-        lambda: examples.tree_fed_avg(CLIENTS),
-        examples.fed_sgd,
-    ],
-    ids=["weighted_fed_avg", "tree_aggregation", "fed_sgd"],
-)
-def test_runtimes_agree(contexts, build):
-    process = build()
-    with on(contexts["worker"]):
-        first = process.initialize()
-    states, metrics = {}, {}
-    for name, context in contexts.items():
-        with on(context):
-            state = first
-            for seed in range(3):
-                data = examples.datasets(CLIENTS, seed=seed)
-                state, metrics[name] = process.next(state, data)
-            states[name] = state
-    before, after = examples.weights(first), examples.weights(states["worker"])
-    assert all(np.abs(a - b).max() > 1e-3 for a, b in zip(before, after, strict=True))
-    for name in ("local", "worker"):
-        tf.nest.map_structure(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-            metrics[name],
-            metrics["worker"],
-        )
-    for ours, theirs in zip(examples.weights(states["local"]), after, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
 def test_initial_states_agree(contexts):
     process = examples.weighted_fed_avg()
     found = []

@@ -3,7 +3,6 @@
 import functools
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import textwrap
@@ -12,50 +11,24 @@ import time
 import pytest
 
 from tests.runtime.process_ends import assert_all_end, is_alive
+from tests.runtime.spread_jobs import (
+    die,
+    either,
+    half,
+    is_loaded,
+    kind,
+    meet,
+    process_of,
+    refuse,
+    sleep_for_ever,
+    tell_and_halve,
+    wait_for,
+    what_set_up_saw,
+)
 from tff_agg.runtime import job_processes
-from tff_agg.runtime.spread import Processes, spread, tell
+from tff_agg.runtime.spread import Processes, spread
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-def half(number):
-    if number % 2:
-        raise ValueError(f"{number} is odd")
-    return number // 2
-
-
-def meet(folder, number):
-    """Ends when another job of the folder has begun, too."""
-    (folder / str(number)).touch()
-    deadline = time.monotonic() + 60
-    while len(list(folder.iterdir())) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return os.getpid()
-
-
-def wait_for(path, number):
-    while number == 0 and not path.exists():
-        time.sleep(0.01)
-    return number
-
-
-def die(number):
-    if number == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if number == 2:
-        os._exit(3)
-    return number
-
-
-def sleep_for_ever(folder, number):
-    (folder / str(os.getpid())).touch()
-    if number:
-        time.sleep(600)
-
-
-def process_of(item):
-    return item, os.getpid()
 
 
 def outcome(ended):
@@ -72,11 +45,6 @@ def test_jobs_run_side_by_side_in_processes_of_their_own(tmp_path):
     ended = list(spread(functools.partial(meet, tmp_path), range(2), processes=2))
     assert len({os.getpid(), *(e.result() for e in ended)}) == 3
     assert not any(is_alive(e.value) for e in ended)
-
-
-def tell_and_halve(number):
-    tell(("half of", number))
-    return half(number)
 
 
 def test_what_jobs_tell_is_heard_before_they_end():
@@ -156,40 +124,11 @@ def test_results_raise_and_say_where_and_wrong_arguments_are_refused():
         next(spread(half, [lambda: 1], processes=2))
 
 
-def raise_what_cannot_travel(_):
-    class Local(Exception):
-        pass
-
-    raise Local("far away")
-
-
-def return_what_cannot_travel(_):
-    return lambda: 1
-
-
 def test_what_cannot_travel_is_told_in_words():
-    far, lost = sorted(spread(_either, [0, 1], processes=2))
+    far, lost = sorted(spread(either, [0, 1], processes=2))
     assert isinstance(far.error, RuntimeError)
     assert str(far.error) == "Local: far away"
     assert "pickle" in str(lost.error)
-
-
-def _either(number):
-    jobs = (raise_what_cannot_travel, return_what_cannot_travel)
-    return jobs[number](number)
-
-
-def is_loaded(module):
-    os.environ["WAS_LOADED"] = str(module in sys.modules)
-
-
-def what_set_up_saw(function, _):
-    del function
-    return os.environ["WAS_LOADED"]
-
-
-def refuse():
-    raise OSError("no room")
 
 
 def test_set_up_runs_before_anything_of_the_job_is_loaded():
@@ -228,16 +167,12 @@ def test_a_process_prefers_items_like_its_last_and_then_such_as_no_other_is_at()
 
 def test_items_that_are_near_share_a_process():
     items = [(kind, i) for i in range(3) for kind in "ab"]
-    ended = list(spread(process_of, items, processes=2, near=_kind))
+    ended = list(spread(process_of, items, processes=2, near=kind))
     found = [e.result() for e in ended]
     assert sorted(item for item, _ in found) == sorted(items)
     assert len({pid for _, pid in found}) <= 2
-    (only,) = spread(process_of, items[:1], near=_kind)
+    (only,) = spread(process_of, items[:1], near=kind)
     assert only.value == (items[0], os.getpid())
-
-
-def _kind(item):
-    return item[0]
 
 
 UNGUARDED = """

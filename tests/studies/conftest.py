@@ -9,7 +9,7 @@ from tests.studies import tiny
 
 @pytest.fixture(scope="session")
 def token_store(tmp_path_factory):
-    return tiny_stores.make_store(tmp_path_factory.mktemp("data"), users=250, words=40)
+    return tiny_stores.shared_store(tmp_path_factory, users=250, words=40)
 
 
 @pytest.fixture

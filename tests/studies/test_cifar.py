@@ -108,12 +108,17 @@ def figures(found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, dataset, noise",
-    [("cifar", "cifar10", 0.5), ("cifar_noisy", "cifar100", 1.0)],
+    "name, dataset, noise, shift",
+    [
+        ("cifar", "cifar10", 0.5, arms.SHIFTS[0]),
+        ("cifar_noisy", "cifar100", 1.0, arms.SHIFT),
+    ],
 )
-def test_the_figures_are_what_they_were(monkeypatch, tmp_path, name, dataset, noise):
+def test_the_figures_are_what_they_were(
+    monkeypatch, tmp_path, name, dataset, noise, shift
+):
     tiny(monkeypatch, dataset, noise)
-    options, study = declared(tmp_path)
+    options, study = declared(tmp_path, shifts=(shift,))
 
     def curve(line, seed, config):
         drawn = line.arm.name == arms.BASELINE and not seed
@@ -125,12 +130,11 @@ def test_the_figures_are_what_they_were(monkeypatch, tmp_path, name, dataset, no
     assert study.train.keep(found.config(found.lines[0])) == (2, *range(4, 9))
     made = table.report(options, found)
     ratios = made.tables["widths"].rows
-    assert [r[:2] for r in ratios[:2]] == [
-        ["eps1 original: DP-SGD, last", 1], ["eps1 original: DP-SGD, last", 2]
-    ]  # fmt: skip
-    assert len(ratios) == 2 * 2 * 4
+    last = f"eps1 {shift}: DP-SGD, last"
+    assert [r[:2] for r in ratios[:2]] == [[last, 1], [last, 2]]
+    assert len(ratios) == 2 * 4
     drawn = made.figures["widths"].keywords["drawn"]
-    assert list(drawn) == ["eps1 original: DP-SGD, last", "eps1 shift: DP-SGD, last"]
+    assert list(drawn) == [last]
     assert {row[1] for row in made.data["walk"].rows} == {1, 2, 3, 4, 6}
 
 

@@ -9,7 +9,7 @@ from stackoverflow.studies.scales import EPSILONS, configuration
 from tests.golden.compare import differences, golden
 from tests.study.tiny_studies import Told
 from tff_agg.experiment.study import report as reports
-from tff_agg.experiment.study.declare import BROADCAST, validated
+from tff_agg.experiment.study.declare import BROADCAST
 from tff_agg.experiment.study.search import perform, results
 from tff_agg.recycling.methods import Method
 
@@ -183,32 +183,6 @@ def test_of_an_unfinished_comparison_the_search_is_shown(token_store, tmp_path):
     assert len(made.tables["search_eps18.9"].rows) == 4
 
 
-@pytest.mark.slow
-def test_the_command_searches_tests_and_shows_the_tables(
-    token_store, tiny_scale, monkeypatch, tmp_path, capsys
-):
-    monkeypatch.setattr(
-        fair, "trainings", lambda shift: {"baseline": fair.Training({})}
-    )
-    monkeypatch.setattr(fair, "noises", lambda level, training: ("tree",))
-    monkeypatch.setattr(fair, "TRAINED_BY_THE_PAPER", ("baseline",))
-    monkeypatch.setattr(fair, "GRIDS", {"18.9": ((1.0, 0.5), (1.0, 1.0))})
-    given = fair.Fair(
-        scale="tiny", store=token_store, seeds=2, epsilons=("18.9",), shift=True,
-        out=str(tmp_path),
-    )  # fmt: skip
-    run = fair.command(fair.StackOverflow).run
-    assert run(given) == 0
-    shown = capsys.readouterr().out
-    assert "published" in shown and "UTA_inf" in shown
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "scores").iterdir()}
-    assert before
-    assert run(dataclasses.replace(given, report_only=True)) == 0
-    assert run(dataclasses.replace(given, dry_run=True)) == 0
-    assert "Nothing is left to train" in capsys.readouterr().out
-    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "scores").iterdir()}
-
-
 def old_name(arm, settings, model):
     """Names a candidate as the old code did."""
     clip, rate = settings["clip_norm"], settings["server_learning_rate"]
@@ -219,24 +193,24 @@ def old_name(arm, settings, model):
     return f"{arm.name}, clip {clip:g}, rate {rate:g}: {model}"
 
 
-@pytest.fixture
-def two_arms(monkeypatch, tiny_scale, token_store, tmp_path):
-    whole = fair.trainings(shift=True)
-    few = {name: whole[name] for name in ("baseline", "UTA_tr")}
-    monkeypatch.setattr(fair, "trainings", lambda shift: few)
-    monkeypatch.setattr(fair, "GRIDS", {"18.9": ((0.3, 2.0), (1.0, 0.5))})
-    return fair.Fair(
-        scale="tiny", seeds=2, store=token_store, out=str(tmp_path),
-        epsilons=("18.9",), shift=True,
-    )  # fmt: skip
-
-
 @pytest.mark.slow
-def test_figures(two_arms, tmp_path):
-    study = fair.declare(two_arms)
-    # In processes that set TensorFlow up: more threads give other last digits.
-    found = perform(study, tmp_path, processes=2)
-    metrics = [metric.name for metric in study.task.metrics]
+def test_the_command_searches_tests_and_shows_the_figures_that_it_showed(
+    token_store, tiny_scale, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(fair, "noises", lambda level, training: ("tree",))
+    monkeypatch.setattr(fair, "GRIDS", {"18.9": ((0.3, 2.0), (1.0, 0.5))})
+    given = fair.Fair(
+        scale="tiny", seeds=2, store=token_store, out=str(tmp_path),
+        epsilons=("18.9",), shift=True, arms=("baseline", "UTA_tr"),
+        # In processes that set TensorFlow up: more threads give other last digits.
+        processes=2,
+    )  # fmt: skip
+    run = fair.command(fair.StackOverflow).run
+    assert run(given) == 0
+    shown = capsys.readouterr().out
+    assert "published" in shown and "UTA_inf" in shown
+    found = results(fair.declare(given), tmp_path)
+    metrics = [metric.name for metric in found.study.task.metrics]
     figures = {}
     for line in found.lines:
         why = line.note or "chosen"
@@ -249,36 +223,10 @@ def test_figures(two_arms, tmp_path):
                 figures[key, "100", "heldout", "mean", metric] = repr(value)
             for seed, value in enumerate(found.values(line, metric)):
                 figures[name, str(seed), "test", "mean", metric] = repr(value)
-    for name, line in fair.steps(found).items():
-        chosen = found.chosen[line]
-        model = "broadcast" if line.use == BROADCAST else str(chosen.method)
-        is_line = old_name(line.arm, chosen.settings, model)
-        figures[f"step {name}", "0", "", "", "is"] = is_line
-    # The curves of one arm's search: the same runs, asked at more rounds.
-    drawn = "baseline, tree"
-    lines = [x for x in study.lines if (x.arm.name, x.use) == (drawn, BROADCAST)]
-    curves = dataclasses.replace(
-        study, rounds=validated, lines=[x for x in lines if not x.note],
-        final=None, also=lambda *_: (),
-    )  # fmt: skip
-    more = perform(curves, tmp_path, processes=2)
-    for row in more.frame.iter_rows(named=True):
-        of = row["seed"], row["split"], row["group"], row["series"]
-        if of != (100, "heldout", "all", "aggregate"):
-            continue
-        if row["metric"] not in ("accuracy", "loss"):
-            continue
-        words = dict(part.split("=") for part in row["settings"].split())
-        settings = {name: float(value) for name, value in words.items()}
-        arms = {x.arm for x in study.lines if x.arm.name == row["arm"] and not x.note}
-        (arm,) = arms
-        key = old_name(arm, settings, "last")
-        figures[key, "100", "heldout", str(row["round"]), row["metric"]] = repr(
-            row["value"]
-        )
-    wanted = {
-        key: value
-        for key, value in golden("fair").items()
-        if not key[3].isdigit() or key[0].startswith(drawn)
-    }
-    assert differences(figures, wanted) == {}
+    assert differences(figures, golden("fair")) == {}
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "scores").iterdir()}
+    assert before
+    assert run(dataclasses.replace(given, report_only=True)) == 0
+    assert run(dataclasses.replace(given, dry_run=True)) == 0
+    assert "Nothing is left to train" in capsys.readouterr().out
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "scores").iterdir()}
