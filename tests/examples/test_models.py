@@ -42,7 +42,10 @@ def scores(task, weights, split="heldout"):
 @pytest.mark.slow
 @pytest.mark.parametrize("task_class", [Transformer, FrozenBackbone])
 def test_a_transformer_and_a_frozen_backbone_learn_the_digits(task_class):
-    config = EmnistConfig(**PLAIN, writers=300, rounds=12, client_learning_rate=0.3)
+    config = EmnistConfig(
+        **PLAIN | {"clients_per_round": 10}, writers=100, rounds=8,
+        client_learning_rate=0.3,
+    )  # fmt: skip
     task = task_class(config)
     before, after = (
         scores(task, w)["loss"] for w in (task.initial_weights(), last_model(task))

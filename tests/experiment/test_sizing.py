@@ -33,12 +33,11 @@ def private(make_task):
     return make_task(noise_multiplier=None, epsilon=8.0, insecure_noise_seed=None)
 
 
-def test_more_examples_first_then_more_rounds_and_users(private, few):
+def test_more_examples_first_then_more_rounds_and_users(private, few, monkeypatch):
     # Every measured round takes a second: a hundredth for each of its 100 clients.
-    chosen = {
-        minutes: sizing.choose(private, minutes, ticking(1.0))
-        for minutes in (0.015, 0.03, 10)
-    }
+    measured = list(sizing._options(private, ticking(1.0)))
+    monkeypatch.setattr(sizing, "_options", lambda task, clock: measured)
+    chosen = {m: sizing.choose(private, m) for m in (0.015, 0.03, 10)}
     users = [c.shape.rounds * c.shape.clients for c in chosen.values()]
     assert users == sorted(users) and len(set(users)) > 1
     most = chosen[10]
@@ -47,7 +46,7 @@ def test_more_examples_first_then_more_rounds_and_users(private, few):
     for minutes, choice in chosen.items():
         assert choice.shape.seconds <= 60 * sizing.SHARE * minutes
     with pytest.raises(ValueError, match="no shape fits the time"):
-        sizing.choose(private, 0.001, ticking(1.0))
+        sizing.choose(private, 0.001)
 
 
 def test_what_cannot_be_sized_is_refused(make_task):
