@@ -46,8 +46,8 @@ READINGS: Mapping[str, Averager] = {
     "EMA_tr old average": averaging.ema(decay=0.95, warm_up=True),
     "UTA_tr, k = 3": averaging.uta(3),
 }
-#: Over the curvatures of a loss; the baseline's effective rate is 1.
-SPECTRUM = tuple(np.geomspace(1e-3, 1.0, 7))
+#: The steepest and the flattest curvatures of losses; the baseline's effective rate is 1.
+STEEPEST, FLATTEST, _DIRECTIONS = (1.0, 0.05), 1e-3, 5
 # Of the last rounds, over which a loss is the mean: tree noise differs from round to
 # round.
 _TAIL = 64
@@ -167,19 +167,20 @@ def reading(averager: Averager, step_from: str, rate: float = 1.0) -> server.Ser
 
 
 def parts_of_loss(
-    step: server.ServerStep, rounds: int, recycled: int = 1
+    step: server.ServerStep, rounds: int, steepest: float, recycled: int = 1
 ) -> tuple[float, float]:
     """Returns the loss that is left of a unit start, and that of unit tree noise.
 
-    Both are sums over the spectrum, and means over the last rounds.
+    Both are sums over some curvatures, and means over the last rounds.
 
     Args:
       step: The server's.
       rounds: How many.
+      steepest: The largest curvature.
       recycled: How many broadcast models are averaged afterwards.
     """
     of_start = of_noise = 0.0
-    for curvature in SPECTRUM:
+    for curvature in np.geomspace(FLATTEST, steepest, _DIRECTIONS):
         _, models = responses(step, curvature, rounds)
         models = _tails(models, recycled)[-_TAIL:]
         noises = models[:, 1:] @ _correlation(rounds)
@@ -188,13 +189,13 @@ def parts_of_loss(
     return float(of_start), float(of_noise)
 
 
-def start_of_best_rate(rounds: int) -> float:
+def start_of_best_rate(rounds: int, steepest: float) -> float:
     """Returns the start, squared, from which the baseline's rate is its best.
 
     There its loss does not change with the rate, to first order.
     """
     low, high = (
-        parts_of_loss(reading(averaging.last(), "aggregate", rate), rounds)
+        parts_of_loss(reading(averaging.last(), "aggregate", rate), rounds, steepest)
         for rate in (0.95, 1.05)
     )
     return (high[1] - low[1]) / (low[0] - high[0])
@@ -202,26 +203,25 @@ def start_of_best_rate(rounds: int) -> float:
 
 def analyse_readings(rounds: int) -> list[dict[str, Any]]:
     """Returns a row for each reading: what it ends with at the baseline's best rate."""
-    start = start_of_best_rate(rounds)
-
-    def loss(step: server.ServerStep, recycled: int) -> float:
-        of_start, of_noise = parts_of_loss(step, rounds, recycled)
-        return start * of_start + of_noise
-
     baseline = reading(averaging.last(), "aggregate")
-    best, limit = loss(baseline, 1), stability_limit(baseline)
     ways = {("baseline", "aggregate"): baseline} | {
         (name, origin): reading(averager, origin)
         for name, averager in READINGS.items()
         for origin in ("aggregate", "iterate")
     }
-    rows = []
-    for (name, origin), step in ways.items():
-        row: dict[str, Any] = {"training": name, "steps from": origin}
-        row["loss"] = loss(step, 1) / best
-        row["with UTA_inf"] = loss(step, RECYCLED) / best
-        row["stable up to"] = stability_limit(step) / limit
-        rows.append(row)
+    rows: list[dict[str, Any]] = [
+        {"training": name, "steps from": origin} for name, origin in ways
+    ]
+    for steepest in STEEPEST:
+        start = start_of_best_rate(rounds, steepest)
+        losses = []
+        for row, step in zip(rows, ways.values(), strict=True):
+            for model, recycled in (("loss", 1), ("with UTA_inf", RECYCLED)):
+                of_both = parts_of_loss(step, rounds, steepest, recycled)
+                losses.append(start * of_both[0] + of_both[1])
+                row[f"{model}, h to {steepest:g}"] = losses[-1] / losses[0]
+    for row, step in zip(rows, ways.values(), strict=True):
+        row["stable up to"] = stability_limit(step)
     return rows
 
 

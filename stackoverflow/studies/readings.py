@@ -43,7 +43,6 @@ from stackoverflow.studies.comparisons import (
     as_published,
     labels_of,
     search_table,
-    str_of,
     study_of,
 )
 from stackoverflow.studies.fair import GRIDS, k_of
@@ -200,12 +199,18 @@ def _add(made: Report, results: Results, level: str) -> None:
     add_lines(
         made, results, f"table_{name}", LABELS,
         functools.partial(labels_of, results), title,
-        {str_of(results, line): results.values(line) for line in results.lines},
+        {_drawn(results, line): results.values(line) for line in results.lines},
         {"over the baseline": over}, METRICS,
     )  # fmt: skip
     published = [line for line in results.lines if line.note]
     if published:
         made.tables[f"pattern_{name}"] = pattern(results.only(published), title)
+
+
+def _drawn(results: Results, line: Line) -> str:
+    """Names a line in the picture, without what all have or the arm has always."""
+    name, _, clip, rate, why, model = labels_of(results, line)
+    return f"{name}, {why if line.note else f'clip {clip}, rate {rate}'}: {model}"
 
 
 def panels(results: Results) -> dict[str, dict[str, Curve]]:
@@ -214,7 +219,7 @@ def panels(results: Results) -> dict[str, dict[str, Curve]]:
     for line in results.lines:
         if line.use == BROADCAST:
             panel = found.setdefault(f"settings: {line.note or CHOSEN}", {})
-            panel[str_of(results, line)] = results.curve(line)
+            panel[arm_of(line)[0]] = results.curve(line)
     return found
 
 

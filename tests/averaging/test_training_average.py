@@ -64,12 +64,12 @@ def test_momentum_leaves_nothing_to_average_in_training():
 
 
 def test_at_the_best_rate_of_the_baseline_no_other_is_better():
-    rounds = 256
-    start = study.start_of_best_rate(rounds)
+    rounds, steepest = 256, 1.0
+    start = study.start_of_best_rate(rounds, steepest)
 
     def loss(rate):
         step = study.reading(averaging.last(), "aggregate", rate)
-        of_start, of_noise = study.parts_of_loss(step, rounds)
+        of_start, of_noise = study.parts_of_loss(step, rounds, steepest)
         return start * of_start + of_noise
 
     assert loss(1.0) < min(loss(0.8), loss(1.25))
