@@ -14,11 +14,12 @@ A published figure of EMA_tr or UTA_tr is that of its best inference aggregation
 every run is judged by what it broadcasts, and by the mean of as many of these models
 for all (UTA_inf), with nothing to choose. Differences are paired by seed.
 
-On the mailing lists (--scale=small) a run takes three minutes on two cores with 4
-sentences of a user, seven with 16, eighteen with 64, two processes side by side twice
-as long each. The paper's settings are 9 runs for each seed and level: an hour for one
-seed with 16 sentences. Settings of the arms' own are 36 runs of a search, and at most
-18 for each seed. It can be stopped: runs that have ended are not trained again.
+On the mailing lists (--scale=small) a run has 1,000 rounds of 100 users. On two quiet
+cores it takes about three minutes with 4 sentences of a user, seven with 16, eighteen
+with 64; --dry_run measures it. The paper's settings are 9 runs for each seed and level,
+so an hour for one seed with 16 sentences; --readings and --steps_from take fewer.
+Settings of the arms' own are 36 runs of a search, and at most 18 for each seed. Stop it
+at any time: runs that have ended are not trained again, nor when seeds are added.
 """
 
 import dataclasses
@@ -42,7 +43,6 @@ from stackoverflow.studies.comparisons import (
     as_published,
     labels_of,
     search_table,
-    str_of,
     study_of,
 )
 from stackoverflow.studies.fair import GRIDS, k_of
@@ -199,12 +199,18 @@ def _add(made: Report, results: Results, level: str) -> None:
     add_lines(
         made, results, f"table_{name}", LABELS,
         functools.partial(labels_of, results), title,
-        {str_of(results, line): results.values(line) for line in results.lines},
+        {_drawn(results, line): results.values(line) for line in results.lines},
         {"over the baseline": over}, METRICS,
     )  # fmt: skip
     published = [line for line in results.lines if line.note]
     if published:
         made.tables[f"pattern_{name}"] = pattern(results.only(published), title)
+
+
+def _drawn(results: Results, line: Line) -> str:
+    """Names a line in the picture, without what all have or the arm has always."""
+    name, _, clip, rate, why, model = labels_of(results, line)
+    return f"{name}, {why if line.note else f'clip {clip}, rate {rate}'}: {model}"
 
 
 def panels(results: Results) -> dict[str, dict[str, Curve]]:
@@ -213,7 +219,7 @@ def panels(results: Results) -> dict[str, dict[str, Curve]]:
     for line in results.lines:
         if line.use == BROADCAST:
             panel = found.setdefault(f"settings: {line.note or CHOSEN}", {})
-            panel[str_of(results, line)] = results.curve(line)
+            panel[arm_of(line)[0]] = results.curve(line)
     return found
 
 

@@ -200,7 +200,9 @@ def test_flag_files_give_valid_configurations():
     assert found["so_uta_eps8.2"]["noise_multiplier"] == 0.682
     assert found["so_uta_eps8.2"]["clip_norm"] == 0.3
     assert found["pds_uta_eps18.9"]["k"] == 5 and found["pds_uta_eps18.9"]["pds"]
-    assert found["so_ema_inf"]["ema_decay"] == 0.95
+    # As the paper's equation is printed.
+    assert found["so_ema_inf"]["ema_weight"] == 0.95
+    assert found["so_ema_inf"]["ema_warm_up"]
 
 
 def test_every_field_says_what_it_is():

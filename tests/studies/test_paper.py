@@ -63,23 +63,21 @@ def test_the_file_says_where_the_paper_gives_two_figures():
 @pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_small_twins_train_like_the_files_they_are_twins_of(shift, training, epsilon):
-    """The same averages; noise, clip norm and rate for their own population."""
+    """The same averages but for an EMA's β; noise, clip norm and rate of their own."""
     large, small, base = (
         configuration(scale, epsilon, name, shift=shift, store="x")
         for scale, name in (
             ("full", training), ("small", training), ("small", "baseline")
         )
     )  # fmt: skip
-    for name in ("averager", "k", "ema_decay", "pds", "delta"):
+    for name in ("averager", "k", "pds", "delta"):
         assert getattr(small, name) == getattr(large, name), name
-    noise = fair.noises(epsilon)[0]
-    own = fair.arm(
-        base, training, noise, [(small.clip_norm, small.server_learning_rate)]
-    )
+    way = fair.trainings(shift=shift)[training]
+    noise = fair.noises(epsilon, way)[0]
+    point = small.clip_norm, small.server_learning_rate / way.pace
+    own = fair.arm(base, training, way, noise, [point])
     assert dataclasses.replace(own.config, **own.grid[0]) == small
     # What was chosen for it is of the fair comparison's grid.
-    pace = fair.trainings(shift=shift)[training].pace
-    point = small.clip_norm, small.server_learning_rate / pace
     assert point in fair.GRIDS[epsilon]
     # It would make the first steps 18 times as long.
     assert training != "EMA_tr" or not small.ema_warm_up

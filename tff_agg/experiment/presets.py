@@ -49,7 +49,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "paper_ema": Preset(
         "the paper's EMA_tr: broadcasts an exponential average",
-        {**_PAPER, "averager": "ema", "ema_decay": 0.95},
+        {**_PAPER, "averager": "ema", "ema_weight": 0.95},
     ),
 }
 
