@@ -171,15 +171,15 @@ class _Use:
             shape = self.kernel.shape
             return conv.kernel_gradient(x, errors, shape, self.stride, self.edges)
 
-        found = jax.vmap(of_one)(seen.x, seen.errors)
-        own = found.reshape(len(found), -1, self.after[-1])
+        gradients = jax.vmap(of_one)(seen.x, seen.errors)
+        own = gradients.reshape(len(gradients), -1, self.after[-1])
         if self.standard:
             columns, scale = self._columns()
             own = own - jnp.mean(own, axis=1, keepdims=True)
             along = jnp.sum(columns * own, axis=1, keepdims=True)
             own = scale * (own - columns * along)
         squares = jnp.sum(jnp.square(own), axis=(1, 2))
-        return squares, lambda factors: _weighted(factors, found)
+        return squares, lambda factors: _weighted(factors, gradients)
 
     def _by_rows(self, seen: _Seen) -> tuple[jax.Array, _WeightedSum]:
         """Computes norms from products of rows, |AᵀE|² = ⟨AAᵀE, E⟩ for each output."""
@@ -313,8 +313,8 @@ def clipped_by_layers(loss: Loss) -> ClippedSummer:
         )
         sums = {}
         for name, use in uses.items():
-            found, sums[name] = use.gradients(seen[name])
-            squares = squares + found
+            own, sums[name] = use.gradients(seen[name])
+            squares = squares + own
         norms = jnp.sqrt(squares)
         factors, totals = clip_factors(norms, losses, counted, clip_norm)
         total = {name: jnp.zeros_like(value) for name, value in weights.items()}
@@ -341,14 +341,14 @@ def example_bytes(loss: Loss, weights: Weights, examples: Examples) -> int:
 def _probed(loss: Loss, weights: Weights, examples: Examples) -> _Probing:
     """Finds out how a loss uses the weights, without computing it."""
     probing = _Probing(weights)
-    one = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in examples]
+    example = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in examples]
 
     def run(given: Weights, example: Examples) -> jax.Array:
         # Traced as well, so that shapes are enough.
         probing.take(given)
         return loss(probing, example)
 
-    jax.eval_shape(run, dict(weights), one)
+    jax.eval_shape(run, dict(weights), example)
     probing.take(weights)
     uses = probing.uses.items()
     # Traced weights must not leave their trace.
