@@ -28,7 +28,8 @@ from stackoverflow.data.store_manifest import (
     part_name,
     read_manifest,
 )
-from stackoverflow.data.vocabulary import PAD, Vocabulary
+from stackoverflow.data.vocabulary import Vocabulary
+from stackoverflow.token_ids import PAD
 from tff_agg.privacy.releases import Release
 
 USER_COLUMNS = {
