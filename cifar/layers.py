@@ -76,8 +76,18 @@ class Layers:
           standard: Whether the kernel is standardised first.
         """
         kernel = self._weights[name]
-        kernel = standardised(kernel) if standard else kernel
-        return conv.convolution(x, kernel, stride, padding)
+        edges = conv.pads(x.shape, kernel.shape, stride, padding)
+        used = standardised(kernel) if standard else kernel
+        y = conv.convolution(x, used, stride, edges)
+        use = _Use(kernel, stride, edges, standard, x.shape, y.shape)
+        return self._convolved(name, use, x, y)
+
+    def _convolved(
+        self, name: str, use: "_Use", x: jax.Array, y: jax.Array
+    ) -> jax.Array:
+        """Returns what a convolution gives, from its input and output."""
+        del name, use, x
+        return y
 
 
 def standardised(kernel: jax.Array) -> jax.Array:
@@ -233,20 +243,10 @@ class _Probing(Layers):
         self.plain.add(name)
         return super().weight(name)
 
-    def convolution(
-        self,
-        name: str,
-        x: jax.Array,
-        stride: int = 1,
-        padding: conv.Padding = "SAME",
-        standard: bool = False,
-    ) -> jax.Array:
+    def _convolved(self, name: str, use: _Use, x: jax.Array, y: jax.Array) -> jax.Array:
         if name in self.plain or name in self.uses:
             raise ValueError(f"{name!r} is used before: a kernel may have one use")
-        y = super().convolution(name, x, stride, padding, standard)
-        kernel = self._weights[name]
-        edges = conv.pads(x.shape, kernel.shape, stride, padding)
-        self.uses[name] = _Use(kernel, stride, edges, standard, x.shape, y.shape)
+        self.uses[name] = use
         return y
 
 
@@ -258,15 +258,7 @@ class _Tapped(Layers):
         self._taps = taps
         self.seen: dict[str, _Seen] = {}
 
-    def convolution(
-        self,
-        name: str,
-        x: jax.Array,
-        stride: int = 1,
-        padding: conv.Padding = "SAME",
-        standard: bool = False,
-    ) -> jax.Array:
-        y = super().convolution(name, x, stride, padding, standard)
+    def _convolved(self, name: str, use: _Use, x: jax.Array, y: jax.Array) -> jax.Array:
         self.seen[name] = _Seen(x, y)
         return y + self._taps[name]
 
