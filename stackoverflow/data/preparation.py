@@ -112,7 +112,8 @@ def prepare_store(
             word_choice.note_spent(folder, spent)
         work = _plan(folder, source, config)
         try:
-            with Processes(workers, _use_one_core) as crew:
+            # One core each: there are as many as cores.
+            with Processes(workers, functools.partial(pa.set_cpu_count, 1)) as crew:
                 vocabulary = _run_stages(
                     source, work, vocab_size, selection, crew, progress
                 )
@@ -308,15 +309,11 @@ def _run_stages(
         encode.write_json(file, chosen)
     vocabulary = Vocabulary(tuple(encode.read_json(file)["words"]))
 
-    shared = {"vocabulary": vocabulary, "work": work}
-    stage("map words", functools.partial(encode.map_words, **shared), work.pieces())
-    stage("write", functools.partial(encode.gather_bucket, **shared), buckets, read)
+    mapped = functools.partial(encode.map_words, vocabulary=vocabulary, work=work)
+    stage("map words", mapped, work.pieces())
+    part = functools.partial(encode.gather_bucket, vocabulary=vocabulary, work=work)
+    stage("write", part, buckets, read)
     return vocabulary
-
-
-def _use_one_core() -> None:
-    """Readies a process: there are as many as cores."""
-    pa.set_cpu_count(1)
 
 
 def _finish(work: Work, vocabulary: Vocabulary, config: Settings) -> None:
