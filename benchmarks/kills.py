@@ -293,7 +293,7 @@ def _work(store: str, folder: pathlib.Path, tally: Tally, results: Any) -> None:
 def main(argv: list[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
-    from stackoverflow.data import prepared
+    from stackoverflow.data import preparation
 
     tally, results = Tally(_KILLS.value), _FORK.SimpleQueue()
     places: collections.Counter[str] = collections.Counter()
@@ -305,7 +305,7 @@ def main(argv: list[str]) -> int:
         _in_a_child(
             lambda: (
                 store
-                == prepared.ensure_store(
+                == preparation.ensure_store(
                     "synthetic", None, temporary, users=400, words=40, workers=1
                 )
             )

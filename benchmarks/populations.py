@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from examples.diabetes.task import Diabetes
 from examples.emnist.task import Emnist
-from stackoverflow.data import prepared
+from stackoverflow.data import preparation
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment.task import Task
 
@@ -51,10 +51,12 @@ def at_hand(names: tuple[str, ...], data_dir: str, folder: str) -> Iterator[Popu
             if not path.exists():
                 print(f"{name}: skipped, {path} is not there", file=sys.stderr)
                 continue
-            store = prepared.ensure_store("parquet", str(path), folder, vocab_size=1000)
+            store = preparation.ensure_store(
+                "parquet", str(path), folder, vocab_size=1000
+            )
             yield Population(name, StackOverflow, {"store": store})
         elif name == MADE_UP:
-            store = prepared.ensure_store("synthetic", None, folder, users=4000)
+            store = preparation.ensure_store("synthetic", None, folder, users=4000)
             yield Population(name, StackOverflow, {"store": store})
         else:
             yield Population(name, Emnist if name == DIGITS else Diabetes, {})

@@ -24,10 +24,10 @@ def main(argv: list[str]) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from tff_agg.runtime.lanes import pool
+    from tff_agg.processes import usable_cores
 
     task = workload.LARGE_LSTM
-    cores = pool.usable_cores()
+    cores = usable_cores()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(cores)
     width, units, ids = task.width, task.units, task.ids

@@ -243,13 +243,13 @@ def write_clients(task: Any, path: pathlib.Path) -> None:
 
 def _one(model: str, folder: pathlib.Path) -> None:
     """Runs one model in this process; prints JSON."""
-    from stackoverflow.data import prepared
+    from stackoverflow.data import preparation
     from stackoverflow.task import StackOverflow
     from tff_agg import runtime
 
     runtime.configure_threads()
     runtime.keep_memory()
-    store = prepared.ensure_store(
+    store = preparation.ensure_store(
         "synthetic", None, folder.parent, users=_USERS.value, words=_WORDS, workers=1
     )
     task = StackOverflow(config_of(model, store))

@@ -42,12 +42,12 @@ def pads(
     shape: Sequence[int], kernel: Sequence[int], stride: int, padding: Padding
 ) -> Pads:
     """Returns the zeros before and after, in both directions."""
-    found = (
+    sides = (
         jax.lax.padtype_to_pads(shape[1:3], kernel[:2], (stride, stride), padding)
         if isinstance(padding, str)
         else padding
     )
-    (top, bottom), (left, right) = found
+    (top, bottom), (left, right) = sides
     return (int(top), int(bottom)), (int(left), int(right))
 
 
@@ -69,9 +69,9 @@ def _forward(
 
 
 def _backward(
-    stride: int, edges: Pads, kept: tuple[jax.Array, jax.Array], errors: jax.Array
+    stride: int, edges: Pads, seen: tuple[jax.Array, jax.Array], errors: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    x, kernel = kept
+    x, kernel = seen
     return (
         _input_gradient(x.shape, kernel, errors, stride, edges),
         kernel_gradient(x, errors, kernel.shape, stride, edges),

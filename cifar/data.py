@@ -79,7 +79,7 @@ class Data(NamedTuple):
         return self._replace(train=first, heldout=others)
 
 
-# What is known of images, whoever's: bytes become numbers around 0.
+# Of any image, so that no data are looked at: bytes become numbers around 0.
 _IMAGE_SCALE = np.array(1 / 64, np.float32)
 _IMAGE_OFFSET = np.array(-2, np.float32)
 
@@ -119,24 +119,24 @@ def features(path: pathlib.Path) -> Data:
             f"{path} is not there: make it from a network's weights with python -m "
             "cifar features, or use --synthetic"
         )
-    with np.load(path) as found:
+    with np.load(path) as archive:
         train, test = (
-            Split(found[f"{name}_x"], found[f"{name}_y"].astype(np.int32))
+            Split(archive[f"{name}_x"], archive[f"{name}_y"].astype(np.int32))
             for name in ("train", "test")
         )
-        return Data(train, test, found["scale"], found["offset"])
+        return Data(train, test, archive["scale"], archive["offset"])
 
 
-def projected(found: Data, width: int) -> Data:
+def projected(data: Data, width: int) -> Data:
     """Returns features in fewer dimensions, by a fixed random orthogonal projection.
 
     It is the same whatever the data are, so that it costs no privacy.
 
     Args:
-      found: Features, not images.
+      data: Features, not images.
       width: How many dimensions are left.
     """
-    before = found.train.features.shape[1:]
+    before = data.train.features.shape[1:]
     if len(before) != 1 or not 1 <= width <= before[0]:
         raise ValueError(
             f"projected={width} must be from 1 to the width of the features, which "
@@ -146,25 +146,25 @@ def projected(found: Data, width: int) -> Data:
     base = np.linalg.qr(normal)[0].astype(np.float32)
 
     def split(part: Split) -> Split:
-        numbers = part.features * found.scale + found.offset
+        numbers = part.features * data.scale + data.offset
         return Split((numbers @ base).astype(np.float16), part.labels)
 
-    one = np.ones(width, np.float32)
-    return Data(split(found.train), split(found.test), one, 0 * one)
+    scale = np.ones(width, np.float32)
+    return Data(split(data.train), split(data.test), scale, 0 * scale)
 
 
-def shrunk(found: Data, factor: int) -> Data:
+def shrunk(data: Data, factor: int) -> Data:
     """Returns smaller images: the mean of every square of pixels, as a byte.
 
     Args:
-      found: Images.
+      data: Images.
       factor: The side of a square.
 
     Example:
       >>> shrunk(synthetic('cifar10', (32, 32, 3), 20), 2).train.features.shape
       (20, 16, 16, 3)
     """
-    side = found.train.features.shape[1]
+    side = data.train.features.shape[1]
     if side % factor:
         raise ValueError(f"shrink={factor} must divide the images' side, {side}")
 
@@ -174,14 +174,14 @@ def shrunk(found: Data, factor: int) -> Data:
         means = squares.mean(axis=(2, 4), dtype=np.float32)
         return Split(np.round(means).astype(np.uint8), part.labels)
 
-    return found._replace(train=split(found.train), test=split(found.test))
+    return data._replace(train=split(data.train), test=split(data.test))
 
 
-def labelled(found: Data, labels: str) -> Data:
+def labelled(data: Data, labels: str) -> Data:
     """Returns the examples with some labels, such as those that count as public.
 
     Args:
-      found: Examples; none are held out yet.
+      data: Examples; none are held out yet.
       labels: One of `LABELS`.
 
     Example:
@@ -189,13 +189,13 @@ def labelled(found: Data, labels: str) -> Data:
       [1, 3, 5]
     """
     if labels == "all":
-        return found
+        return data
 
     def split(part: Split) -> Split:
         chosen = part.labels % 2 == LABELS[1:].index(labels)
         return Split(part.features[chosen], part.labels[chosen])
 
-    return found._replace(train=split(found.train), test=split(found.test))
+    return data._replace(train=split(data.train), test=split(data.test))
 
 
 def synthetic(dataset: str, shape: tuple[int, ...], examples: int = 2000) -> Data:
@@ -219,20 +219,20 @@ def synthetic(dataset: str, shape: tuple[int, ...], examples: int = 2000) -> Dat
 
 
 def _joined(dataset: str, paths: list[pathlib.Path], reader: Callable) -> Split:
-    found = [reader(dataset, path) for path in paths if path.is_file()]
-    if not found:
+    read = [reader(dataset, path) for path in paths if path.is_file()]
+    if not read:
         raise FileNotFoundError(f"{paths[0].parent} has no {paths[0].name}")
-    pixels, labels = (np.concatenate(part) for part in zip(*found, strict=True))
+    pixels, labels = (np.concatenate(part) for part in zip(*read, strict=True))
     # Stored plane by plane: all red, all green, all blue.
-    images_ = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return Split(np.ascontiguousarray(images_), labels.astype(np.int32))
+    by_pixel = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Split(np.ascontiguousarray(by_pixel), labels.astype(np.int32))
 
 
 def _read_pickle(dataset: str, path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    found = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     try:
-        pixels = np.asarray(found[b"data"], np.uint8).reshape(-1, PIXELS)
-        return pixels, np.asarray(found[_LABEL_KEYS[dataset]])
+        pixels = np.asarray(content[b"data"], np.uint8).reshape(-1, PIXELS)
+        return pixels, np.asarray(content[_LABEL_KEYS[dataset]])
     except KeyError as error:
         raise ValueError(f"{path} is no file of {dataset}: it has no {error}") from None
 
@@ -250,13 +250,12 @@ def _read_binary(dataset: str, path: pathlib.Path) -> tuple[np.ndarray, np.ndarr
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads arrays and nothing else: a pickle of somebody's could run anything."""
+    """Reads arrays and nothing else: another's pickle could run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns what an array is made of."""
         allowed = ("_reconstruct", "ndarray", "dtype", "_frombuffer")
-        if module.partition(".")[0] == "numpy" and name in allowed:
-            return super().find_class(module, name)
-        if (module, name) == ("_codecs", "encode"):
+        of_numpy = module.partition(".")[0] == "numpy" and name in allowed
+        if of_numpy or (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is no part of a CIFAR file")

@@ -164,15 +164,15 @@ def load_weights(
     Raises:
       ValueError: One is missing or has another shape.
     """
-    with np.load(path) as found:
-        weights = {name: found[name] for name in found.files}
+    with np.load(path) as archive:
+        weights = {name: archive[name] for name in archive.files}
     for name, shape in shapes.items():
         if name in ("kernel", "bias"):
             continue
         if name not in weights or weights[name].shape != shape:
-            had = weights[name].shape if name in weights else "nothing"
+            given = weights[name].shape if name in weights else "nothing"
             raise ValueError(
-                f"{path}: {name} must have the shape {shape}; it has {had}"
+                f"{path}: {name} must have the shape {shape}; it has {given}"
             )
     return weights
 

@@ -76,8 +76,18 @@ class Layers:
           standard: Whether the kernel is standardised first.
         """
         kernel = self._weights[name]
-        kernel = standardised(kernel) if standard else kernel
-        return conv.convolution(x, kernel, stride, padding)
+        edges = conv.pads(x.shape, kernel.shape, stride, padding)
+        used = standardised(kernel) if standard else kernel
+        y = conv.convolution(x, used, stride, edges)
+        use = _Use(kernel, stride, edges, standard, x.shape, y.shape)
+        return self._convolved(name, use, x, y)
+
+    def _convolved(
+        self, name: str, use: "_Use", x: jax.Array, y: jax.Array
+    ) -> jax.Array:
+        """Returns what a convolution gives, from its input and output."""
+        del name, use, x
+        return y
 
 
 def standardised(kernel: jax.Array) -> jax.Array:
@@ -171,15 +181,15 @@ class _Use:
             shape = self.kernel.shape
             return conv.kernel_gradient(x, errors, shape, self.stride, self.edges)
 
-        found = jax.vmap(of_one)(seen.x, seen.errors)
-        own = found.reshape(len(found), -1, self.after[-1])
+        gradients = jax.vmap(of_one)(seen.x, seen.errors)
+        own = gradients.reshape(len(gradients), -1, self.after[-1])
         if self.standard:
             columns, scale = self._columns()
             own = own - jnp.mean(own, axis=1, keepdims=True)
             along = jnp.sum(columns * own, axis=1, keepdims=True)
             own = scale * (own - columns * along)
         squares = jnp.sum(jnp.square(own), axis=(1, 2))
-        return squares, lambda factors: _weighted(factors, found)
+        return squares, lambda factors: _weighted(factors, gradients)
 
     def _by_rows(self, seen: _Seen) -> tuple[jax.Array, _WeightedSum]:
         """Computes norms from products of rows, |AᵀE|² = ⟨AAᵀE, E⟩ for each output."""
@@ -233,20 +243,10 @@ class _Probing(Layers):
         self.plain.add(name)
         return super().weight(name)
 
-    def convolution(
-        self,
-        name: str,
-        x: jax.Array,
-        stride: int = 1,
-        padding: conv.Padding = "SAME",
-        standard: bool = False,
-    ) -> jax.Array:
+    def _convolved(self, name: str, use: _Use, x: jax.Array, y: jax.Array) -> jax.Array:
         if name in self.plain or name in self.uses:
             raise ValueError(f"{name!r} is used before: a kernel may have one use")
-        y = super().convolution(name, x, stride, padding, standard)
-        kernel = self._weights[name]
-        edges = conv.pads(x.shape, kernel.shape, stride, padding)
-        self.uses[name] = _Use(kernel, stride, edges, standard, x.shape, y.shape)
+        self.uses[name] = use
         return y
 
 
@@ -258,15 +258,7 @@ class _Tapped(Layers):
         self._taps = taps
         self.seen: dict[str, _Seen] = {}
 
-    def convolution(
-        self,
-        name: str,
-        x: jax.Array,
-        stride: int = 1,
-        padding: conv.Padding = "SAME",
-        standard: bool = False,
-    ) -> jax.Array:
-        y = super().convolution(name, x, stride, padding, standard)
+    def _convolved(self, name: str, use: _Use, x: jax.Array, y: jax.Array) -> jax.Array:
         self.seen[name] = _Seen(x, y)
         return y + self._taps[name]
 
@@ -313,8 +305,8 @@ def clipped_by_layers(loss: Loss) -> ClippedSummer:
         )
         sums = {}
         for name, use in uses.items():
-            found, sums[name] = use.gradients(seen[name])
-            squares = squares + found
+            own, sums[name] = use.gradients(seen[name])
+            squares = squares + own
         norms = jnp.sqrt(squares)
         factors, totals = clip_factors(norms, losses, counted, clip_norm)
         total = {name: jnp.zeros_like(value) for name, value in weights.items()}
@@ -341,14 +333,14 @@ def example_bytes(loss: Loss, weights: Weights, examples: Examples) -> int:
 def _probed(loss: Loss, weights: Weights, examples: Examples) -> _Probing:
     """Finds out how a loss uses the weights, without computing it."""
     probing = _Probing(weights)
-    one = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in examples]
+    example = [jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in examples]
 
     def run(given: Weights, example: Examples) -> jax.Array:
         # Traced as well, so that shapes are enough.
         probing.take(given)
         return loss(probing, example)
 
-    jax.eval_shape(run, dict(weights), one)
+    jax.eval_shape(run, dict(weights), example)
     probing.take(weights)
     uses = probing.uses.items()
     # Traced weights must not leave their trace.

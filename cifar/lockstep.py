@@ -90,7 +90,7 @@ class Lockstep:
         Example:
           `(0, 0, 2)`: the second of three runs still takes the steps of the first.
         """
-        found: list[int] = []
+        leaders: list[int] = []
         for number, lane in enumerate(self._lanes):
             alike = [
                 other
@@ -98,8 +98,8 @@ class Lockstep:
                 if self._rules[other] == self._rules[number]
                 and self._lanes[other].is_plain(done)
             ]
-            found.append(alike[0] if lane.is_plain(done) and alike else number)
-        return tuple(found)
+            leaders.append(alike[0] if lane.is_plain(done) and alike else number)
+        return tuple(leaders)
 
     def next(self, states: Sequence[State], batch: Sequence[np.ndarray]) -> list[State]:
         """Takes a step of every run.

@@ -134,8 +134,9 @@ class Cifar(JaxTask):
     def evaluation_examples(self, split: str) -> Mapping[str, Examples]:
         """Returns what is held out and all test data; or halves of the latter."""
         if self.data.heldout is not None:
-            found = self.data.heldout if split == "heldout" else self.data.test
-            features, labels = found
+            features, labels = (
+                self.data.heldout if split == "heldout" else self.data.test
+            )
         else:
             first = 0 if split == "heldout" else 1
             features, labels = (array[first::2] for array in self.data.test)
@@ -233,13 +234,13 @@ class Cifar(JaxTask):
 
     def batch(self, examples: np.ndarray, round_number: int) -> list[np.ndarray]:
         """Returns bytes and labels, and how the copies of each image are moved."""
-        found = super().batch(examples, round_number)
+        arrays = super().batch(examples, round_number)
         if (copies := self.config.augmentations) > 1:
             generator = np.random.default_rng([self.config.seed, round_number])
             moves = generator.integers(0, 9, (len(examples), copies, 3), np.uint8)
             moves[..., 2] = generator.integers(0, 2, moves.shape[:2], np.uint8)
-            found.append(moves)
-        return found
+            arrays.append(moves)
+        return arrays
 
 
 @functools.lru_cache(2)  # Runs of one process share their data.
@@ -256,11 +257,11 @@ def _read(
     where = pathlib.Path(folder) / dataset
     if synthetic:
         shape = (_SYNTHETIC_WIDTH,) if features else (32, 32, 3)
-        found = data.synthetic(dataset, shape)
+        read = data.synthetic(dataset, shape)
     elif features:
-        found = data.features(where / features)
+        read = data.features(where / features)
     else:
-        found = data.images(dataset, where)
-    found = data.projected(found, projected) if projected else found
-    found = data.shrunk(found, shrink) if shrink > 1 else found
-    return data.labelled(found, labels)
+        read = data.images(dataset, where)
+    read = data.projected(read, projected) if projected else read
+    read = data.shrunk(read, shrink) if shrink > 1 else read
+    return data.labelled(read, labels)

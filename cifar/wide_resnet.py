@@ -50,14 +50,15 @@ class WideResNet:
 
     def _blocks(self) -> list[tuple[str, int, int, int]]:
         """Returns name, channels in, channels out and stride of every block."""
-        found, before = [], _STEM
+        blocks, before = [], _STEM
         for stage in range(3):
             after = _STEM * self.width * 2**stage
             for number in range((self.depth - 4) // 6):
                 stride = 2 if stage and not number else 1
-                found.append((f"stage{stage + 1}/block{number}", before, after, stride))
+                name = f"stage{stage + 1}/block{number}"
+                blocks.append((name, before, after, stride))
                 before = after
-        return found
+        return blocks
 
     @property
     def features_width(self) -> int:
@@ -66,23 +67,23 @@ class WideResNet:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the names and shapes of the weights."""
-        found: dict[str, tuple[int, ...]] = {"stem": (3, 3, 3, _STEM)}
+        shapes: dict[str, tuple[int, ...]] = {"stem": (3, 3, 3, _STEM)}
         for name, before, after, stride in self._blocks():
             for number, channels in ((1, before), (2, after)):
-                found[f"{name}/norm{number}/offset"] = (channels,)
-                found[f"{name}/norm{number}/scale"] = (channels,)
-                found[f"{name}/conv{number}"] = (3, 3, channels, after)
+                shapes[f"{name}/norm{number}/offset"] = (channels,)
+                shapes[f"{name}/norm{number}/scale"] = (channels,)
+                shapes[f"{name}/conv{number}"] = (3, 3, channels, after)
             if before != after or stride != 1:
-                found[f"{name}/shortcut"] = (1, 1, before, after)
+                shapes[f"{name}/shortcut"] = (1, 1, before, after)
         width = self.features_width
-        found["norm/offset"] = found["norm/scale"] = (width,)
-        return found | {"bias": (self.classes,), "kernel": (width, self.classes)}
+        shapes["norm/offset"] = shapes["norm/scale"] = (width,)
+        return shapes | {"bias": (self.classes,), "kernel": (width, self.classes)}
 
     def initial_weights(self, seed: int) -> dict[str, np.ndarray]:
         """Returns weights as a function of the seed."""
         generator = np.random.default_rng(seed)
 
-        def one(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
             if name.endswith("scale"):
                 return np.ones(shape, np.float32)
             if len(shape) == 1 or name == "kernel":
@@ -92,7 +93,7 @@ class WideResNet:
             normal = generator.standard_normal(shape)
             return (normal / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
 
-        return {name: one(name, shape) for name, shape in self.shapes().items()}
+        return {name: initial(name, shape) for name, shape in self.shapes().items()}
 
     def features(self, weights: Weights | Layers, images: jax.Array) -> jax.Array:
         """Returns what the last layer sees, [images, features_width]."""
@@ -149,9 +150,9 @@ def augmented(image: jax.Array, moves: jax.Array) -> jax.Array:
     """
     padded = jnp.pad(image, ((4, 4), (4, 4), (0, 0)), mode="reflect")
 
-    def one(move: jax.Array) -> jax.Array:
+    def copy(move: jax.Array) -> jax.Array:
         down, right, mirrored = move.astype(jnp.int32)
         cut = jax.lax.dynamic_slice(padded, (down, right, 0), image.shape)
         return jnp.where(mirrored > 0, cut[:, ::-1], cut)
 
-    return jax.vmap(one)(moves)
+    return jax.vmap(copy)(moves)

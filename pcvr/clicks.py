@@ -63,11 +63,11 @@ def read(path: str, features: Collection[str]) -> Clicks:
 
 def from_table(table: pa.Table, features: Collection[str], where: str) -> Clicks:
     """Checks a table of clicks and puts it into the order of time."""
-    needed = [TIMESTAMP, LABEL, *features]
     names = table.column_names
-    made = [name for name in FROM_TIME if name not in names]
-    if missing := [name for name in needed if name not in names and name not in made]:
-        raise ValueError(f"{where}: missing columns {missing}; found {names}")
+    derived = [name for name in FROM_TIME if name not in names]
+    needed = (TIMESTAMP, LABEL, *features)
+    if missing := [name for name in needed if name not in (*names, *derived)]:
+        raise ValueError(f"{where}: missing columns {missing}; there are {names}")
     if not table.num_rows:
         raise ValueError(f"{where}: has no clicks")
     times = _times(table[TIMESTAMP], where)
@@ -75,17 +75,17 @@ def from_table(table: pa.Table, features: Collection[str], where: str) -> Clicks
     order = np.argsort(times, kind="stable")
     times = times[order]
     clock = {"hour": times // _HOUR % 24, "weekday": times // (24 * _HOUR) % 7}
-    found = {}
+    columns = {}
     for name in features:
-        if name in made:
-            found[name] = pa.array(clock[name]).cast(pa.string()).dictionary_encode()
+        if name in derived:
+            columns[name] = pa.array(clock[name]).cast(pa.string()).dictionary_encode()
         else:
-            found[name] = _categories(table[name], name, where).take(pa.array(order))
+            columns[name] = _categories(table[name], name, where).take(pa.array(order))
     users = None
     if USER in names:
         codes = table[USER].combine_chunks().dictionary_encode().indices
         users = codes.fill_null(-1).to_numpy(zero_copy_only=False)[order]
-    return Clicks(times, labels[order], found, users)
+    return Clicks(times, labels[order], columns, users)
 
 
 def _table(path: str) -> pa.Table:

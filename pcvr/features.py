@@ -44,7 +44,7 @@ def parse(text: str) -> tuple[Feature, ...]:
       >>> parse('ad=advert:1000,size user=country')[1]
       Feature(encoder='ad', column='size', buckets=64)
     """
-    found = []
+    features = []
     for part in text.split():
         encoder, equals, columns = part.partition("=")
         for column in columns.split(","):
@@ -55,12 +55,12 @@ def parse(text: str) -> tuple[Feature, ...]:
                     f"feature_classes: {part!r} must be class=column,column:buckets "
                     "with at least one column"
                 )
-            found.append(Feature(encoder, name, int(buckets) if colon else BUCKETS))
-    if not found or len({feature.column for feature in found}) < len(found):
+            features.append(Feature(encoder, name, int(buckets) if colon else BUCKETS))
+    if not features or len({feature.column for feature in features}) < len(features):
         raise ValueError(
             f"feature_classes={text!r}: must name at least one column, and each once"
         )
-    return tuple(found)
+    return tuple(features)
 
 
 def bucket(column: str, value: str | None, buckets: int) -> int:

@@ -48,38 +48,38 @@ class Sizes(NamedTuple):
     @property
     def layers(self) -> dict[str, tuple[int, int]]:
         """The dense layers with their inputs and outputs."""
-        found = {}
+        layers = {}
         for encoder in self.encoders:
             columns = sum(feature.encoder == encoder for feature in self.features)
-            found[_layer(encoder)] = (columns * self.embedding, self.encoding)
-        found[TOP] = (len(self.encoders) * self.encoding, self.top)
-        found[LOGIT] = (self.top, 1)
-        return found
+            layers[_layer(encoder)] = (columns * self.embedding, self.encoding)
+        layers[TOP] = (len(self.encoders) * self.encoding, self.top)
+        layers[LOGIT] = (self.top, 1)
+        return layers
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of the weights, in the order of trees: by name."""
-        found: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             feature.table: (feature.buckets, self.embedding)
             for feature in self.features
         }
         for name, (inputs, outputs) in self.layers.items():
-            found |= {_kernel(name): (inputs, outputs), _bias(name): (outputs,)}
-        return dict(sorted(found.items()))
+            shapes |= {_kernel(name): (inputs, outputs), _bias(name): (outputs,)}
+        return dict(sorted(shapes.items()))
 
 
 def initial_weights(sizes: Sizes, seed: int) -> dict[str, np.ndarray]:
     """Returns random weights: tables of unit rows' size, kernels by fan-in."""
     rng = np.random.default_rng(seed)
     tables = {feature.table for feature in sizes.features}
-    found = {}
+    weights = {}
     for name, shape in sizes.shapes.items():
         if len(shape) == 1:
-            found[name] = np.zeros(shape, np.float32)
+            weights[name] = np.zeros(shape, np.float32)
             continue
         variance = 1 / shape[1] if name in tables else 2 / shape[0]
-        found[name] = (variance**0.5 * rng.standard_normal(shape)).astype(np.float32)
-    return found
+        weights[name] = (variance**0.5 * rng.standard_normal(shape)).astype(np.float32)
+    return weights
 
 
 def logits(sizes: Sizes, weights: Weights, ids: jax.Array) -> jax.Array:
@@ -111,8 +111,8 @@ def clipped_sum(
     ids, labels = examples
 
     def total(nudges: Arrays) -> tuple[jax.Array, tuple[jax.Array, Arrays]]:
-        found, inputs = _forward(sizes, weights, ids, nudges)
-        each = _logistic(found, labels)
+        outputs, inputs = _forward(sizes, weights, ids, nudges)
+        each = _logistic(outputs, labels)
         return each.sum(), (each, inputs)
 
     # An example's loss depends on its own row of nudges only, so the gradient of the
@@ -177,8 +177,8 @@ def _no_nudges(sizes: Sizes, examples: int) -> Arrays:
     return {name: jnp.zeros((examples, width)) for name, width in widths.items()}
 
 
-def _logistic(found: jax.Array, labels: jax.Array) -> jax.Array:
-    return jax.nn.softplus(found) - labels * found
+def _logistic(outputs: jax.Array, labels: jax.Array) -> jax.Array:
+    return jax.nn.softplus(outputs) - labels * outputs
 
 
 def _layer(encoder: str) -> str:

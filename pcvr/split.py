@@ -32,10 +32,10 @@ def by_time(
     for share in (train_share, train_share + heldout_share):
         cuts.append(int(np.searchsorted(times, times[int(share * len(times))])))
     cuts.append(len(times))
-    found = {name: slice(cuts[i], cuts[i + 1]) for i, name in enumerate(SPLITS)}
-    if empty := [name for name, cut in found.items() if cut.start == cut.stop]:
+    slices = {name: slice(cuts[i], cuts[i + 1]) for i, name in enumerate(SPLITS)}
+    if empty := [name for name, cut in slices.items() if cut.start == cut.stop]:
         raise ValueError(
             f"the {len(times)} clicks have too few different times: by time, nothing "
             f"is left for {', '.join(empty)}"
         )
-    return found
+    return slices

@@ -21,13 +21,13 @@ def clicks(rows: int, seed: int = 0) -> pa.Table:
     times = np.sort(rng.integers(_START, _START + _DAYS * _DAY, rows))
     # The articles in fashion move on by ten a day.
     article = (times - _START) // _DAY * 10 + rng.geometric(0.05, rows)
-    found = {name: rng.geometric(0.4, rows) % n for name, n in _SIZES.items()}
-    found["referrer"] = rng.integers(1, 8, rows)
+    features = {name: rng.geometric(0.4, rows) % n for name, n in _SIZES.items()}
+    features["referrer"] = rng.integers(1, 8, rows)
     logits = rng.normal(0, 0.8, article.max() + 1)[article]
-    for values in found.values():
+    for values in features.values():
         logits += rng.normal(0, 0.4, values.max() + 1)[values]
     logits += 0.5 * np.cos(2 * np.pi * times / _DAY)
     label = rng.random(rows) < 1 / (1 + np.exp(0.4 - logits))
     user = rng.integers(0, max(rows // 3, 1), rows)
-    columns = {USER: user, TIMESTAMP: times, "article": article, **found}
+    columns = {USER: user, TIMESTAMP: times, "article": article, **features}
     return pa.table({**columns, LABEL: label.astype(np.int8)})

@@ -111,12 +111,12 @@ class Pcvr(JaxTask):
         columns = [feature.column for feature in classes]
         if config.synthetic:
             table = synthetic.clicks(config.synthetic_clicks)
-            found = clicks.from_table(table, columns, "synthetic")
+            read = clicks.from_table(table, columns, "synthetic")
         else:
-            found = clicks.read(config.data, columns)
+            read = clicks.read(config.data, columns)
         shares = (config.train_share, config.heldout_share)
         return Data(
-            found, features.encode(found, classes), split.by_time(found.times, *shares)
+            read, features.encode(read, classes), split.by_time(read.times, *shares)
         )
 
     @functools.cached_property
@@ -220,8 +220,8 @@ class Pcvr(JaxTask):
 
         from pcvr import model
 
-        found = model.logits(self.sizes, weights, features)
-        return jnp.stack([jnp.zeros_like(found), found], axis=1)
+        odds = model.logits(self.sizes, weights, features)
+        return jnp.stack([jnp.zeros_like(odds), odds], axis=1)
 
     # Evaluation.
 

@@ -97,7 +97,7 @@ class NextWords:
             values = (found[place], low[place], high[place])
             return NextWord(word, *map(float, values))
 
-        candidates = [*range(1, known.size + 1), known.eos]
+        candidates = [*range(1, known.vocab_size + 1), known.eos]
         best = sorted(candidates, key=lambda place: -found[place])[:count]
         return Guess(
             [next_word(i, END if i == known.eos else known.words[i - 1]) for i in best],

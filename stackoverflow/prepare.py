@@ -12,19 +12,19 @@ Killed? The same command goes on where it stopped.
 
 import contextlib
 import dataclasses
-import os
 import time
 from collections.abc import Collection
 
 from stackoverflow.data import preparation
 from stackoverflow.data.download import download
-from stackoverflow.data.sources import KINDS, SPLITS
+from stackoverflow.data.sources import KINDS, SPLITS, make_source
 from stackoverflow.data.token_store import TokenStore
 from tff_agg import fields
 from tff_agg.experiment import progress
 from tff_agg.experiment.commands import Command, interruption
 from tff_agg.fields import described
 from tff_agg.privacy import KeySelection
+from tff_agg.processes import usable_cores
 
 _SYNTHETIC = ("source", ("synthetic",))
 
@@ -88,10 +88,10 @@ class PrepareOptions:
 
     def without_effect(self, given: Collection[str]) -> list[str]:
         """Returns which of the given fields change nothing; a text for each."""
-        found = fields.without_effect(self, given)
+        idle = fields.without_effect(self, given)
         if "vocab_delta" in given and self.vocab_user_cap is None:
-            found.append("vocab_delta needs --vocab_user_cap")
-        return found
+            idle.append("vocab_delta needs --vocab_user_cap")
+        return idle
 
     @property
     def selection(self) -> KeySelection | None:
@@ -148,7 +148,7 @@ def prepare(options: PrepareOptions) -> int:
         path = options.path
         if options.download:
             path = download(path, progress=bar)
-        source = preparation.make_source(
+        source = make_source(
             options.source,
             path,
             users=options.users,
@@ -161,14 +161,14 @@ def prepare(options: PrepareOptions) -> int:
             vocab_size=options.vocab_size,
             max_tokens=options.max_tokens,
             selection=options.selection,
-            workers=options.workers or os.cpu_count() or 1,
+            workers=options.workers or usable_cores(),
             progress=bar,
             restart=options.restart,
         )
     print(_table(store))
     print(_about_people(store))
     print(
-        f"{store.vocabulary.size:,} words and 4 special tokens; {store.path} "
+        f"{store.vocabulary.vocab_size:,} words and 4 special tokens; {store.path} "
         f"({time.monotonic() - began:.1f} s)"
     )
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pds import groups
-from stackoverflow.data import prepared, vocabulary
+from stackoverflow.data import preparation, vocabulary
 from stackoverflow.data.sources import KINDS
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
@@ -134,7 +134,7 @@ class StackOverflow(task.UserTask):
         if config.store:
             return config
         data = data or StackOverflowData()
-        store = prepared.ensure_store(
+        store = preparation.ensure_store(
             data.source, data.path, data.data_dir, vocab_size=data.vocab_size
         )
         return dataclasses.replace(config, store=store)
@@ -247,8 +247,8 @@ class StackOverflow(task.UserTask):
         def scores(weights: task.Weights, sample: task.Sample) -> task.Scores:
             tensors = list(self.named(weights).values())
             sums = {kind: evaluate(tensors, rows) for kind, rows in sample.items()}
-            found = {"all": metrics.add(sums.values())} | sums
-            return {kind: metrics.finalize(total) for kind, total in found.items()}
+            totals = {"all": metrics.add(sums.values())} | sums
+            return {kind: metrics.finalize(total) for kind, total in totals.items()}
 
         return scores
 

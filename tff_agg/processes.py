@@ -1,4 +1,4 @@
-"""Child processes that never outlive the process that started them.
+"""Child processes that never outlive the process that started them, and its cores.
 
 However that one ends: by returning, by an exception, by `os._exit`, by `SIGKILL`. The
 child asks the kernel for a kill signal at its parent's death (`PR_SET_PDEATHSIG`) and
@@ -124,6 +124,11 @@ def end_with_parent(parent: int) -> None:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
+
+
+def usable_cores() -> int:
+    """Counts the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _ask_the_kernel() -> bool:

@@ -1,7 +1,7 @@
 """The steps from sentences to a token store, each one file in and one file out.
 
 Every step writes its result under a temporary name and renames it, so a file that is
-there is complete and a killed run can go on from the files it finds:
+there is complete and a killed run can go on from the files that are there:
 
 1. `encode_shard`: batches of a source become pieces. A piece holds its sentences as
    numbers into its own sorted word list, ordered by bucket (a hash of the user).
@@ -82,7 +82,7 @@ def read_batch(path: str) -> pa.RecordBatch:
     return pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
 
 
-def encode_shard(source: Source, shard: int, work: Work) -> int:
+def encode_shard(shard: int, source: Source, work: Work) -> int:
     """Turns a shard into pieces and returns the number of sentences read."""
     done = work.path("shards", f"{shard:06d}.json")
     if os.path.exists(done):

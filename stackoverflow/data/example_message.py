@@ -6,6 +6,7 @@ the class: the same numbers on the wire, so the same messages.
 """
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import (
@@ -19,20 +20,18 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "tff_agg.example"
 
 
-def first_texts(
-    serialized: bytes, features: tuple[str, ...] | None = None
-) -> dict[str, bytes]:
-    r"""Returns the first text of each feature of a serialized `tf.train.Example`.
+def first_texts(serialized: bytes, names: Iterable[str]) -> dict[str, bytes]:
+    r"""Returns the first texts of features of a serialized `tf.train.Example`.
 
     Args:
       serialized: The message.
-      features: Names to look for; None for all. Features without text are left out.
+      names: The features to look for. Those without text are left out.
 
     Raises:
       ValueError: The message is cut off or is no message.
 
     Example:
-      >>> first_texts(b'\n\r\n\x0b\n\x01a\x12\x06\n\x04\n\x02hi')
+      >>> first_texts(b'\n\r\n\x0b\n\x01a\x12\x06\n\x04\n\x02hi', ['a', 'b'])
       {'a': b'hi'}
     """
     example = _example_class()()
@@ -41,13 +40,10 @@ def first_texts(
     except message.DecodeError as error:
         raise ValueError("the message is cut off, or is none") from error
     feature = example.features.feature
-    names = (
-        feature if features is None else [name for name in features if name in feature]
-    )
     return {
         name: feature[name].bytes_list.value[0]
         for name in names
-        if feature[name].bytes_list.value
+        if name in feature and feature[name].bytes_list.value
     }
 
 

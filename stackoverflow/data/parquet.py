@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import glob
 import itertools
 import os
 from collections.abc import Iterator
@@ -10,7 +9,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stackoverflow.data.sources import OPTIONAL, SCHEMA, checked, file_fingerprint
+from stackoverflow.data.sources import (
+    OPTIONAL,
+    SCHEMA,
+    checked,
+    file_fingerprint,
+    files_in,
+)
 from tff_agg.aliases import JsonObject
 
 _BATCH_ROWS = 1 << 16
@@ -35,20 +40,13 @@ class ParquetSource:
     name: str = dataclasses.field(default="parquet", init=False)
 
     def __post_init__(self):
-        if not self._files:
-            raise ValueError(f"path={self.path!r}: there are no *.parquet files in it")
         for file in self._files:
             _open(file)
 
     @functools.cached_property
     def _files(self) -> list[str]:
         """The files, in the order of their names."""
-        path = os.fspath(self.path)
-        if os.path.isdir(path):
-            return sorted(glob.glob(os.path.join(glob.escape(path), "*.parquet")))
-        if not os.path.isfile(path):
-            raise ValueError(f"path={path!r}: there is no such file or folder")
-        return [path]
+        return files_in(os.fspath(self.path), (".parquet",))
 
     @functools.cached_property
     def _shards(self) -> list[tuple[str, int, int, int]]:
@@ -88,12 +86,12 @@ class ParquetSource:
         position = 0
         where = self.where(shard)
         opened = _open(file)
-        there = [name for name in SCHEMA.names if name in opened.schema_arrow.names]
+        columns = [name for name in SCHEMA.names if name in opened.schema_arrow.names]
         try:
             for batch in opened.iter_batches(
                 batch_size=_BATCH_ROWS,
                 row_groups=[group],
-                columns=there,
+                columns=columns,
                 use_threads=False,
             ):
                 start, position = position, position + batch.num_rows
@@ -118,7 +116,5 @@ def _open(file: str) -> pq.ParquetFile:
     needed = [name for name in SCHEMA.names if name not in OPTIONAL]
     missing = [name for name in needed if name not in names]
     if missing:
-        raise ValueError(
-            f"path={file!r}: missing columns {missing}; found {names}, needed {needed}"
-        )
+        raise ValueError(f"path={file!r}: missing columns {missing}; there are {names}")
     return opened

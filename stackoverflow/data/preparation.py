@@ -12,21 +12,23 @@ import functools
 import json
 import logging
 import os
+import pathlib
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from stackoverflow.data import encode, store_manifest, votes, word_choice
 from stackoverflow.data.encode import Work
-from stackoverflow.data.sources import KINDS, SPLITS, TYPES, Source
-from stackoverflow.data.synthetic import SyntheticSource
+from stackoverflow.data.sources import SPLITS, TYPES, Source, make_source
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.data.vocabulary import Vocabulary
 from tff_agg import checkpoints, files
 from tff_agg.aliases import JsonObject
 from tff_agg.privacy.selection import KeySelection
+from tff_agg.processes import usable_cores
 from tff_agg.runtime.job_processes import Processes
 
 _log = logging.getLogger(__name__)
@@ -40,51 +42,6 @@ _Item = TypeVar("_Item")
 Progress = Callable[[str, int, int], None]
 #: What a store is made from and how, as JSON values.
 Settings: TypeAlias = dict[str, Any]
-
-
-def make_source(
-    kind: str,
-    path: str | None = None,
-    *,
-    users: int = 2000,
-    words: int = 256,
-    seed: int = 0,
-) -> Source:
-    """Returns a source by the name that flags use.
-
-    Args:
-      kind: One of `sources.KINDS`.
-      path: The file or folder to read; not for the synthetic source.
-      users: Users of the synthetic source.
-      words: Different words of the synthetic source.
-      seed: Seed of the synthetic source.
-
-    Returns:
-      The source.
-
-    Example:
-      >>> make_source('synthetic', users=100).num_shards()
-      1
-    """
-    if kind == "synthetic":
-        if path:
-            raise ValueError(f"path={path!r}: the synthetic source reads no file")
-        return SyntheticSource(users=users, words=words, seed=seed)
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r}: must be one of {KINDS}")
-    if not path:
-        raise ValueError(f"path={path!r}: the {kind} source needs a file to read")
-    if kind == "parquet":
-        from stackoverflow.data.parquet import ParquetSource
-
-        return ParquetSource(path)
-    if kind == "text":
-        from stackoverflow.data.text import TextSource
-
-        return TextSource(path)
-    from stackoverflow.data.official import OfficialSource
-
-    return OfficialSource(path)
 
 
 def prepare_store(
@@ -155,7 +112,8 @@ def prepare_store(
             word_choice.note_spent(folder, spent)
         work = _plan(folder, source, config)
         try:
-            with Processes(workers, _use_one_core) as crew:
+            # One core each: there are as many as cores.
+            with Processes(workers, functools.partial(pa.set_cpu_count, 1)) as crew:
                 vocabulary = _run_stages(
                     source, work, vocab_size, selection, crew, progress
                 )
@@ -173,6 +131,53 @@ def prepare_store(
         files.sync_folder(os.path.dirname(out))
         _remove(folder)
     return TokenStore.open(out)
+
+
+def ensure_store(
+    source: str,
+    path: str | None,
+    folder: str | os.PathLike,
+    *,
+    vocab_size: int = 10_000,
+    users: int = 2000,
+    words: int = 256,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Returns the path of a source's token store, prepared once and then reused.
+
+    Args:
+      source: One of `sources.KINDS`.
+      path: The file to read; not for the synthetic source.
+      folder: The folder that holds the stores.
+      vocab_size: Words of the vocabulary, at most.
+      users: Users of the synthetic source.
+      words: Different words of the synthetic source.
+      seed: Seed of the synthetic source.
+      workers: Processes that prepare; one per core if not given.
+      progress: Called with (stage, done, total).
+
+    Example:
+      >>> ensure_store('synthetic', None, 'data', users=100)
+      'data/synthetic-100users-256words-seed0'
+    """
+    sentences = make_source(source, path, users=users, words=words, seed=seed)
+    if source == "synthetic":
+        name = f"synthetic-{users}users-{words}words-seed{seed}"
+        vocab_size = min(vocab_size, words)
+    else:
+        stem = re.sub(r"[^\w.-]+", "_", pathlib.Path(str(path)).stem)
+        name = f"{source}-{stem}-{vocab_size}words"
+    out = os.path.join(os.fspath(folder), name)
+    prepare_store(
+        sentences,
+        out,
+        vocab_size=vocab_size,
+        workers=workers or usable_cores(),
+        progress=progress,
+    )
+    return out
 
 
 def _existing(out: str, config: Settings) -> TokenStore:
@@ -272,68 +277,43 @@ def _run_stages(
     report = progress or (lambda stage, done, total: None)
 
     def stage(
-        name: str, function: Callable[[_Item], int], items: Iterable[_Item], total: int
+        name: str,
+        function: Callable[[_Item], int | None],
+        items: Sequence[_Item],
+        total: int | None = None,
     ) -> int:
+        """Calls the function with each item, which is so much of the total; or 1."""
+        total = len(items) if total is None else total
         done = 0
         report(name, 0, total)
         for ended in crew.spread(function, items):
-            done += ended.result() or 0
+            of_item = ended.result()
+            done += 1 if of_item is None else of_item
             report(name, done, total)
         return done
 
-    shards = range(source.num_shards())
+    encoded = functools.partial(encode.encode_shard, source=source, work=work)
     expected = source.num_sentences() or 0
-    read = stage(
-        "read", functools.partial(_encode, source=source, work=work), shards, expected
-    )
+    read = stage("read", encoded, range(source.num_shards()), expected)
     if not read:
         raise ValueError(f"{source.name} source: there are no sentences in it")
 
+    buckets = range(work.buckets)
     file = work.path("vocabulary.json")
     if not os.path.exists(file):
         if selection is not None:
-            voted = functools.partial(_count_votes, cap=selection.cap, work=work)
-            stage("count votes", voted, range(work.buckets), work.buckets)
+            cap = selection.cap
+            counted = functools.partial(votes.count_votes, cap=cap, work=work)
+            stage("count votes", counted, buckets)
         chosen = word_choice.choose(work, vocab_size, selection, crew)
         encode.write_json(file, chosen)
     vocabulary = Vocabulary(tuple(encode.read_json(file)["words"]))
 
-    pieces = work.pieces()
-    stage(
-        "map words",
-        functools.partial(_map, vocabulary=vocabulary, work=work),
-        pieces,
-        len(pieces),
-    )
-    stage(
-        "write",
-        functools.partial(encode.gather_bucket, vocabulary=vocabulary, work=work),
-        range(work.buckets),
-        read,
-    )
+    mapped = functools.partial(encode.map_words, vocabulary=vocabulary, work=work)
+    stage("map words", mapped, work.pieces())
+    part = functools.partial(encode.gather_bucket, vocabulary=vocabulary, work=work)
+    stage("write", part, buckets, read)
     return vocabulary
-
-
-def _use_one_core() -> None:
-    """Readies a process: there are as many as cores."""
-    pa.set_cpu_count(1)
-
-
-def _encode(shard: int, source: Source, work: Work) -> int:
-    """Runs `encode.encode_shard`, with the shard as the first argument."""
-    return encode.encode_shard(source, shard, work)
-
-
-def _count_votes(bucket: int, cap: int, work: Work) -> int:
-    """Runs `votes.count_votes`; returns 1, a bucket that is done."""
-    votes.count_votes(bucket, cap, work)
-    return 1
-
-
-def _map(piece: str, vocabulary: Vocabulary, work: Work) -> int:
-    """Runs `encode.map_words`; returns 1, a piece that is done."""
-    encode.map_words(piece, vocabulary, work)
-    return 1
 
 
 def _finish(work: Work, vocabulary: Vocabulary, config: Settings) -> None:

@@ -5,9 +5,10 @@ any process. Reading a shard yields Arrow batches of the columns in `SCHEMA`; th
 shard always yields the same batches, which is what lets a killed preparation go on.
 """
 
+import glob
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 import pyarrow as pa
@@ -64,10 +65,74 @@ class Source(Protocol):
         ...
 
 
+def make_source(
+    kind: str,
+    path: str | None = None,
+    *,
+    users: int = 2000,
+    words: int = 256,
+    seed: int = 0,
+) -> Source:
+    """Returns a source by the name that flags use.
+
+    Args:
+      kind: One of `KINDS`.
+      path: The file or folder to read; not for the synthetic source.
+      users: Users of the synthetic source.
+      words: Different words of the synthetic source.
+      seed: Seed of the synthetic source.
+
+    Example:
+      >>> make_source('synthetic', users=100).num_shards()
+      1
+    """
+    if kind == "synthetic":
+        from stackoverflow.data.synthetic import SyntheticSource
+
+        if path:
+            raise ValueError(f"path={path!r}: the synthetic source reads no file")
+        return SyntheticSource(users=users, words=words, seed=seed)
+    if kind not in KINDS:
+        raise ValueError(f"kind={kind!r}: must be one of {KINDS}")
+    if not path:
+        raise ValueError(f"path={path!r}: the {kind} source needs a file to read")
+    if kind == "parquet":
+        from stackoverflow.data.parquet import ParquetSource
+
+        return ParquetSource(path)
+    if kind == "text":
+        from stackoverflow.data.text import TextSource
+
+        return TextSource(path)
+    from stackoverflow.data.official import OfficialSource
+
+    return OfficialSource(path)
+
+
+def files_in(path: str, endings: Collection[str]) -> list[str]:
+    """Returns a file, or those files of a folder whose names have one of the endings.
+
+    They are in the order of their names.
+    """
+    if os.path.isfile(path):
+        return [path]
+    if not os.path.isdir(path):
+        raise ValueError(f"path={path!r}: there is no such file or folder")
+    inside = sorted(glob.glob(os.path.join(glob.escape(path), "*")))
+    files = [file for file in inside if ending(file) in endings]
+    if not files:
+        names = " or ".join(f"*{wanted}" for wanted in endings)
+        raise ValueError(f"path={path!r}: there are no {names} files in it")
+    return files
+
+
+def ending(file: str) -> str:
+    """Returns the ending of a file's name in small letters, such as '.csv'."""
+    return os.path.splitext(file)[1].lower()
+
+
 def file_fingerprint(path: str) -> JsonObject:
     """Returns size, modification time and a hash of both ends of a file."""
-    if not os.path.isfile(path):
-        raise ValueError(f"path={path!r}: there is no such file")
     size = os.path.getsize(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -94,7 +159,7 @@ def checked(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
     missing = [name for name in SCHEMA.names if name not in batch.schema.names]
     if missing:
         raise ValueError(
-            f"{where}: missing columns {missing}; found {batch.schema.names}"
+            f"{where}: missing columns {missing}; there are {batch.schema.names}"
         )
     columns = []
     for field in SCHEMA:

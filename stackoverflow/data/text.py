@@ -8,25 +8,31 @@ decides the split: 80 % of the users train, 10 % are held out, 10 % test.
 import csv
 import dataclasses
 import functools
-import glob
 import hashlib
 import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from stackoverflow.data import tokenisation
-from stackoverflow.data.sources import SCHEMA, SPLITS, TYPES, file_fingerprint
+from stackoverflow.data.sources import (
+    SCHEMA,
+    SPLITS,
+    TYPES,
+    ending,
+    file_fingerprint,
+    files_in,
+)
 from tff_agg.aliases import JsonObject
 
 NEEDED = ("user", "text")
 COLUMNS = (*NEEDED, "time", "type")
 _BATCH_ROWS = 1 << 13
-# Longer lines and fields are no posts: a quote or a line that never ends.
+# Nobody posts longer lines or fields: there, a quote or a line never ends.
 _LONGEST_LINE = 1 << 26
 _LONGEST_FIELD = 1 << 24
 # Users of a hundred who train, and who train or are held out.
@@ -64,23 +70,16 @@ class TextSource:
 
     def __post_init__(self):
         for file in self._files:
-            next(_rows(file), None)  # refuses what has no rows of ours at once
+            next(_rows(file), None)  # refuses at once what has no such rows
 
     @functools.cached_property
     def _files(self) -> list[str]:
         """The files, in the order of their names."""
-        path = os.fspath(self.path)
-        if os.path.isdir(path):
-            inside = sorted(glob.glob(os.path.join(glob.escape(path), "*")))
-            files = [file for file in inside if _reader(file)]
-            if not files:
-                raise ValueError(f"path={path!r}: there are no {_NAMES} files in it")
-            return files
-        if not os.path.isfile(path):
-            raise ValueError(f"path={path!r}: there is no such file or folder")
-        if _reader(path) is None:
-            raise ValueError(f"path={path!r}: must be called {_NAMES}")
-        return [path]
+        files = files_in(os.fspath(self.path), _READERS)
+        if ending(files[0]) not in _READERS:
+            names = " or ".join(f"*{known}" for known in _READERS)
+            raise ValueError(f"path={files[0]!r}: must be called {names}")
+        return files
 
     def fingerprint(self) -> JsonObject:
         """Returns what identifies each file, and the rule."""
@@ -228,19 +227,11 @@ def _json_rows(file: str) -> Iterator[Row]:
 
 
 _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
-_NAMES = " or ".join(f"*{ending}" for ending in _READERS)
-
-
-def _reader(file: str) -> Callable[[str], Iterator[Row]] | None:
-    """Returns how a file is read, by its name; None if it is not."""
-    return _READERS.get(os.path.splitext(file)[1].lower())
 
 
 def _rows(file: str) -> Iterator[Row]:
     """Yields the rows of a file."""
-    reader = _reader(file)
-    assert reader is not None
-    return reader(file)
+    return _READERS[ending(file)](file)
 
 
 def _lines(file: str) -> Iterator[str]:

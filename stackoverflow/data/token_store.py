@@ -28,7 +28,8 @@ from stackoverflow.data.store_manifest import (
     part_name,
     read_manifest,
 )
-from stackoverflow.data.vocabulary import PAD, Vocabulary
+from stackoverflow.data.vocabulary import Vocabulary
+from stackoverflow.token_ids import PAD
 from tff_agg.privacy.releases import Release
 
 USER_COLUMNS = {
@@ -195,7 +196,9 @@ class TokenStore:
 
     def users(self, split: str) -> np.ndarray:
         """Returns the numbers of the users of a split, int64, sorted by name."""
-        return np.arange(*self._users.ranges[_check_split(split)], dtype=np.int64)
+        if split not in SPLITS:
+            raise ValueError(f"split={split!r}: must be one of {SPLITS}")
+        return np.arange(*self._users.ranges[split], dtype=np.int64)
 
     def users_with(self, split: str, type: str) -> np.ndarray:
         """Returns the users of a split who have at least one sentence of a type."""
@@ -305,14 +308,7 @@ class TokenStore:
         questions, answers = (int(count) for count in self._users.counts[:, user])
         if type is None:
             return start, questions + answers
-        return (
-            (start, questions)
-            if _type_index(type) == 0
-            else (
-                start + questions,
-                answers,
-            )
-        )
+        return (start + questions, answers) if _type_index(type) else (start, questions)
 
     def _part(self, part: int) -> _Part:
         """Returns a part, mapped and checked when it is first used."""
@@ -349,13 +345,6 @@ class TokenStore:
         short = np.flatnonzero(lengths < width)
         rows[short, lengths[short] + 1] = self._vocabulary.eos
         return rows
-
-
-def _check_split(split: str) -> str:
-    """Returns `split`, or raises if it is none."""
-    if split not in SPLITS:
-        raise ValueError(f"split={split!r}: must be one of {SPLITS}")
-    return split
 
 
 def _type_index(type: str) -> int:
@@ -415,10 +404,10 @@ def _open_users(path: str, parts: int) -> _Users:
     batch = _map_batch(path, USER_COLUMNS)
     column = {name: batch.column(name) for name in USER_COLUMNS}
     split, part = column["split"].to_numpy(), column["part"].to_numpy()
-    least = min(_least(column[name]) for name in ("start", "questions", "answers"))
+    places = [column[n].to_numpy() for n in ("start", "questions", "answers")]
     if (
         np.any(np.diff(split) < 0)
-        or least < 0
+        or any(np.any(numbers < 0) for numbers in places)
         or not np.all((part >= 0) & (part < parts))
         or not np.all((split >= 0) & (split < len(SPLITS)))
     ):
@@ -427,17 +416,12 @@ def _open_users(path: str, parts: int) -> _Users:
     return _Users(
         names=column["name"],
         part=part,
-        start=column["start"].to_numpy(),
-        counts=np.stack([column["questions"].to_numpy(), column["answers"].to_numpy()]),
+        start=places[0],
+        counts=np.stack(places[1:]),
         ranges={
             name: (int(bounds[i]), int(bounds[i + 1])) for i, name in enumerate(SPLITS)
         },
     )
-
-
-def _least(column: pa.Array) -> int:
-    """Returns the least number of a column."""
-    return int(column.to_numpy().min(initial=0))
 
 
 def _open_part(path: str, sentences: int, max_tokens: int, num_ids: int) -> _Part:

@@ -1,29 +1,26 @@
-"""The words a model knows, and the ids of the four special tokens.
-
-Ids: 0 is padding, words are 1..V in order of frequency, then beginning of sentence
-(V + 1), end of sentence (V + 2) and out of vocabulary (V + 3).
-"""
+"""The words that a model knows, and how they are chosen."""
 
 import dataclasses
 import functools
 import heapq
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
+from stackoverflow.token_ids import PAD, TokenIds
 from tff_agg.noise.seeds import Seed
 from tff_agg.privacy.selection import KeySelection
 
-PAD = 0
 # What the list of words is called in the folder of an exported model.
 FILE_NAME = "vocabulary.json"
 T = TypeVar("T", int, float)
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(TokenIds):
     """The top words of the training split, most frequent first.
 
     Attributes:
@@ -31,8 +28,8 @@ class Vocabulary:
 
     Example:
       >>> vocabulary = Vocabulary(('the', 'a'))
-      >>> vocabulary.row('the cat', max_tokens=4).tolist()
-      [3, 1, 5, 4, 0]
+      >>> vocabulary.encode('the cat')
+      [1, 5]
     """
 
     words: tuple[str, ...]
@@ -44,34 +41,9 @@ class Vocabulary:
             raise ValueError("words: a vocabulary holds every word once")
 
     @property
-    def size(self) -> int:
+    def vocab_size(self) -> int:
         """The number of words, without the special tokens."""
         return len(self.words)
-
-    @property
-    def num_ids(self) -> int:
-        """The number of ids: words and the four special tokens."""
-        return self.size + 4
-
-    @property
-    def pad(self) -> int:
-        """The id of padding."""
-        return PAD
-
-    @property
-    def bos(self) -> int:
-        """The id of the beginning of a sentence."""
-        return self.size + 1
-
-    @property
-    def eos(self) -> int:
-        """The id of the end of a sentence."""
-        return self.size + 2
-
-    @property
-    def oov(self) -> int:
-        """The id of every word that is not in the vocabulary."""
-        return self.size + 3
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
@@ -81,27 +53,6 @@ class Vocabulary:
     def encode(self, sentence: str) -> list[int]:
         """Returns the ids of the words of `sentence`, without bos and eos."""
         return [self._ids.get(word, self.oov) for word in sentence.split(" ") if word]
-
-    def row(self, sentence: str, max_tokens: int = 20) -> np.ndarray:
-        """Returns one training row: bos, up to `max_tokens` words, eos, padding.
-
-        The end of the sentence is only there when the sentence is shorter than
-        `max_tokens`: a cut sentence has not ended.
-
-        Args:
-          sentence: Words separated by spaces.
-          max_tokens: The number of ids after bos.
-
-        Returns:
-          int32 of shape [max_tokens + 1].
-        """
-        ids = self.encode(sentence)[:max_tokens]
-        if len(ids) < max_tokens:
-            ids.append(self.eos)
-        row = np.full(max_tokens + 1, PAD, np.int32)
-        row[0] = self.bos
-        row[1 : len(ids) + 1] = ids
-        return row
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of `ids`, special tokens in angle brackets, no padding."""
@@ -132,17 +83,10 @@ def top_words(
     """
     if size < 1:
         raise ValueError(f"size={size}: a vocabulary needs at least one word")
-    best: list[tuple[float, _Reversed]] = []
-    distinct = 0
-    for word, count in _summed(heapq.merge(*counts)):
-        distinct += 1
-        entry = (count, _Reversed(word))
-        if len(best) < size:
-            heapq.heappush(best, entry)
-        elif best[0] < entry:
-            heapq.heapreplace(best, entry)
-    ordered = sorted(best, key=lambda entry: (-entry[0], entry[1].word))
-    return tuple(entry[1].word for entry in ordered), distinct
+    number = itertools.count()
+    entries = zip(_summed(heapq.merge(*counts)), number, strict=False)
+    best = heapq.nsmallest(size, ((-count, word) for (word, count), _ in entries))
+    return tuple(word for _, word in best), next(number)
 
 
 def private_top_words(
@@ -183,26 +127,9 @@ def _passing(
                 yield word, value
 
 
-@dataclasses.dataclass(frozen=True, order=False)
-class _Reversed:
-    """A word that compares the other way round: earlier words are worth more."""
-
-    word: str
-
-    def __lt__(self, other: "_Reversed") -> bool:
-        return self.word > other.word
-
-
 def _summed(entries: Iterable[tuple[str, T]]) -> Iterator[tuple[str, T]]:
-    """Adds up the counts of equal neighbours."""
-    current: str | None = None
-    total: Any = 0
-    for word, count in entries:
-        if word == current:
-            total += count
-            continue
-        if current is not None and total > 0:
-            yield current, total
-        current, total = word, count
-    if current is not None and total > 0:
-        yield current, total
+    """Adds up the counts of neighbours with the same word; leaves zeros out."""
+    for word, same in itertools.groupby(entries, operator.itemgetter(0)):
+        total: Any = sum(count for _, count in same)
+        if total > 0:
+            yield word, total

@@ -24,7 +24,7 @@ def votes_path(bucket: int, work: Work) -> str:
     return work.path("counts", f"votes-{bucket:06d}.arrow")
 
 
-def count_votes(bucket: int, cap: int, work: Work) -> int:
+def count_votes(bucket: int, cap: int, work: Work) -> None:
     """Writes how many train users of a bucket vote for each word.
 
     All sentences of a user are in one bucket, so that the cap holds for all of them
@@ -34,13 +34,10 @@ def count_votes(bucket: int, cap: int, work: Work) -> int:
       bucket: The bucket.
       cap: The most words that one user votes for.
       work: The preparation.
-
-    Returns:
-      The number of votes.
     """
     out = votes_path(bucket, work)
     if os.path.exists(out):
-        return int(pc.sum(read_batch(out).column("count")).as_py() or 0)
+        return
     names: list[pa.Array] = [pa.array([], pa.string())]
     words: list[pa.Array] = [pa.array([], pa.string())]
     pairs: list[np.ndarray] = [np.empty((3, 0), np.int64)]  # user, word, occurrences
@@ -49,7 +46,7 @@ def count_votes(bucket: int, cap: int, work: Work) -> int:
         if occurring is None:
             continue
         users, own, counts = occurring
-        known_users, known_words = map(_length, (names, words))
+        known_users, known_words = (sum(map(len, known)) for known in (names, words))
         pairs.append(counts + np.array([[known_users], [known_words], [0]]))
         names.append(users)
         words.append(own)
@@ -70,7 +67,6 @@ def count_votes(bucket: int, cap: int, work: Work) -> int:
             }
         ),
     )
-    return int(votes.sum())
 
 
 def most_frequent(
@@ -143,10 +139,6 @@ def _added_up(
     total = np.zeros(len(pairs), np.int64)
     np.add.at(total, where, count)
     return pairs // size, pairs % size, total
-
-
-def _length(arrays: list[pa.Array]) -> int:
-    return sum(map(len, arrays))
 
 
 def _joined(arrays: list[pa.Array]) -> tuple[pa.Array, np.ndarray]:

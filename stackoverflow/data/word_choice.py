@@ -148,7 +148,7 @@ def too_few(vocab_size: int, passed: int, selection: KeySelection) -> str:
       passed: How many passed.
       selection: How they were chosen.
     """
-    found = (
+    passing = (
         f"vocab_size={vocab_size}, but only {passed} words have more than "
         f"{selection.threshold:.4g} noisy votes of users; all others are unknown words."
     )
@@ -157,12 +157,12 @@ def too_few(vocab_size: int, passed: int, selection: KeySelection) -> str:
     wanted = max(selection.noise_multiplier * share, _LEAST_MULTIPLIER)
     multiplier = float(f"{wanted:.2g}")
     if multiplier >= selection.noise_multiplier:
-        return f"{found} More users, or a larger --vocab_user_cap, would help."
+        return f"{passing} More users, or a larger --vocab_user_cap, would help."
     other = dataclasses.replace(selection, noise_multiplier=multiplier)
     more = passed * (selection.threshold / other.threshold) ** _WORDS_PER_VOTE
     more = min(round(more, -1), vocab_size)
     return (
-        f"{found} --vocab_noise_multiplier={multiplier:g} asks for "
+        f"{passing} --vocab_noise_multiplier={multiplier:g} asks for "
         f"{other.threshold:.4g} votes, which about {more:.0f} words "
         f"may have, for ρ = {other.rho:.3g} instead of {selection.rho:.3g}; a larger "
         "--vocab_user_cap lets users vote for more words each."
@@ -185,7 +185,6 @@ def _merged_counts(paths: list[str], work: Work, crew: Processes) -> list[str]:
     return merged
 
 
-def _merge(group: tuple[list[str], str]) -> int:
-    """`encode.merge_counts` of one group."""
+def _merge(group: tuple[list[str], str]) -> None:
+    """Merges the files of a group into one."""
     encode.merge_counts(*group)
-    return 1

@@ -124,7 +124,7 @@ def train_users(
         return Users(rows, counts)
 
     def measured(step):
-        sums = metrics.sums_by_user(config, step.targets, step.predicted, step.losses)
+        sums = metrics.sums(config, step.targets, step.predicted, step.losses)
         return [sums[name] for name in names]
 
     first = side_by_side.first_step(weights, batch(tf.constant(0)), learning_rate)

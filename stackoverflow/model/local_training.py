@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from stackoverflow.model import lstm, metrics, next_word, packing
+from tff_agg import checks
 from tff_agg.federated import trainers
 
 
@@ -133,17 +134,9 @@ def finalize_metrics(sums: Mapping[str, Any]) -> OrderedDict[str, tf.Tensor]:
 
 def check_training(learning_rate: float, batch_size: int, epochs: int) -> None:
     """Raises unless the three are what local training can be done with."""
-    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float):
-        raise TypeError(f"learning_rate must be a number, got {learning_rate!r}.")
-    if not 0 < learning_rate < float("inf"):
-        raise ValueError(
-            f"learning_rate must be positive and finite, got {learning_rate!r}."
-        )
-    for name, value in (("batch_size", batch_size), ("epochs", epochs)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(
-                f"{name} must be a whole number of at least 1, got {value!r}."
-            )
+    checks.number("learning_rate", learning_rate, "(0, inf)")
+    checks.whole("batch_size", batch_size)
+    checks.whole("epochs", epochs)
 
 
 def gather_elements(dataset: tf.data.Dataset, spec: Any) -> Any:

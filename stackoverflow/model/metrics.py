@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stackoverflow.model import next_word
+from stackoverflow.token_ids import PAD
 
 SUM_NAMES = (
     "loss",
@@ -29,57 +30,23 @@ SUM_NAMES = (
 def sums(
     config: next_word.ModelConfig, targets: Any, predicted: Any, losses: Any
 ) -> Any:
-    """Sums up predictions, in TensorFlow ops.
+    """Sums up predictions along their last axis, in TensorFlow ops.
 
     Args:
       config: Says which ids are special.
-      targets: int32 [n], real tokens only (no padding).
-      predicted: [n], the most likely id at each position.
-      losses: float32 [n], the cross entropy at each position.
+      targets: int32 [n], or [users, n]; 0, which is padding, does not count.
+      predicted: Of the same shape, the most likely id at each position.
+      losses: float32 of the same shape, the cross entropy at each position.
 
     Returns:
-      A dict of float32 scalars: the sums named in `SUM_NAMES`. `correct` of `countable`
-      is without end of sentence and out of vocabulary, `…_with_oov` is without end of
-      sentence only, `correct_all` is of all `tokens`.
+      A dict of float32 scalars, or [users]: the sums named in `SUM_NAMES`. `correct` of
+      `countable` is without end of sentence and out of vocabulary, `…_with_oov` is
+      without end of sentence only, `correct_all` is of all `tokens`.
     """
     import tensorflow as tf
 
-    right = tf.equal(tf.cast(predicted, targets.dtype), targets)
     # Not `!=`: inside TFF's graphs that compares objects, not values.
-    no_end = tf.not_equal(targets, config.eos) & tf.not_equal(targets, config.bos)
-    words = no_end & tf.not_equal(targets, config.oov)
-
-    def count(condition):
-        return tf.reduce_sum(tf.cast(condition, tf.float32))
-
-    return {
-        "loss": tf.reduce_sum(losses),
-        "tokens": tf.cast(tf.shape(targets)[0], tf.float32),
-        "correct": count(right & words),
-        "countable": count(words),
-        "correct_with_oov": count(right & no_end),
-        "countable_with_oov": count(no_end),
-        "correct_all": count(right),
-    }
-
-
-def sums_by_user(
-    config: next_word.ModelConfig, targets: Any, predicted: Any, losses: Any
-) -> Any:
-    """Sums up predictions as `sums` does, for each user by itself.
-
-    Args:
-      config: Says which ids are special.
-      targets: int32 [users, most]; 0, which is padding, does not count.
-      predicted: [users, most], the most likely id at each position.
-      losses: float32 [users, most], the cross entropy at each position.
-
-    Returns:
-      A dict of float32 [users]: the sums named in `SUM_NAMES`.
-    """
-    import tensorflow as tf
-
-    real = tf.not_equal(targets, next_word.PAD)
+    real = tf.not_equal(targets, PAD)
     right = tf.equal(tf.cast(predicted, targets.dtype), targets) & real
     no_end = (
         real & tf.not_equal(targets, config.eos) & tf.not_equal(targets, config.bos)
@@ -87,10 +54,10 @@ def sums_by_user(
     words = no_end & tf.not_equal(targets, config.oov)
 
     def count(condition):
-        return tf.reduce_sum(tf.cast(condition, tf.float32), 1)
+        return tf.reduce_sum(tf.cast(condition, tf.float32), -1)
 
     return {
-        "loss": tf.reduce_sum(tf.where(real, losses, 0.0), 1),
+        "loss": tf.reduce_sum(tf.where(real, losses, 0.0), -1),
         "tokens": count(real),
         "correct": count(right & words),
         "countable": count(words),
@@ -183,9 +150,9 @@ def of_shares(
             "correct_all": right[""],
         }
 
-    found = {kind: sums_of(count) for kind, count in counts.items()}
-    every = {"all": add(found.values())} | found
-    return {kind: finalize(total) for kind, total in every.items()}
+    by_group = {kind: sums_of(count) for kind, count in counts.items()}
+    totals = {"all": add(by_group.values())} | by_group
+    return {kind: finalize(total) for kind, total in totals.items()}
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -6,9 +6,12 @@ trains or evaluates the model takes and returns such a list.
 """
 
 import dataclasses
+import math
 from typing import Any
 
-PAD = 0
+from stackoverflow.token_ids import TokenIds
+from tff_agg import checks
+
 WEIGHT_NAMES = (
     "embedding",
     "lstm_kernel",
@@ -22,11 +25,8 @@ WEIGHT_NAMES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(TokenIds):
     """The sizes of the next-word model and the token ids that follow from them.
-
-    Ids: 0 is padding, words are 1 … vocab_size, then begin of sentence, end of
-    sentence and out of vocabulary.
 
     Attributes:
       vocab_size: The number of words, special tokens not counted.
@@ -45,32 +45,7 @@ class ModelConfig:
     max_tokens: int = 20
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(
-                    f"{field.name} must be a whole number of at least 1, got {value!r}."
-                )
-
-    @property
-    def num_ids(self) -> int:
-        """The number of token ids, special ones included."""
-        return self.vocab_size + 4
-
-    @property
-    def bos(self) -> int:
-        """The id that begins a sentence."""
-        return self.vocab_size + 1
-
-    @property
-    def eos(self) -> int:
-        """The id that ends a sentence."""
-        return self.vocab_size + 2
-
-    @property
-    def oov(self) -> int:
-        """The id of every word that is not in the vocabulary."""
-        return self.vocab_size + 3
+        checks.make_whole(self, *(field.name for field in dataclasses.fields(self)))
 
     @property
     def row_length(self) -> int:
@@ -95,13 +70,7 @@ class ModelConfig:
     @property
     def num_parameters(self) -> int:
         """The number of trainable parameters."""
-        total = 0
-        for shape in self.weight_shapes:
-            size = 1
-            for extent in shape:
-                size *= extent
-            total += size
-        return total
+        return sum(map(math.prod, self.weight_shapes))
 
 
 def keras_model(config: ModelConfig) -> Any:

@@ -2,34 +2,22 @@
 
 import concurrent.futures
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from stackoverflow.model import lstm, metrics, next_word, packing
+from tff_agg.processes import usable_cores
 from tff_agg.recycling.outputs import Predictions
 
 # Rows in one pass: enough that the LSTM's products are no longer thin.
 _ROWS = 256
 # Predictions whose logits exist at one time: 512 × 10,004 floats are 20 MB.
 _LOGITS = 512
-
-
-class Scores(NamedTuple):
-    """Predicted distributions at some word positions.
-
-    Attributes:
-      probabilities: float32 [n, ids], softmax over all ids.
-      targets: int32 [n], the words that came.
-      positions: int32 [n, 2], the row (of those given) and the time step.
-    """
-
-    probabilities: np.ndarray
-    targets: np.ndarray
-    positions: np.ndarray
+# Positions whose distributions are computed at one time: 41 MB of them.
+_POSITIONS = 1024
 
 
 def evaluator(config: next_word.ModelConfig) -> Callable[..., dict[str, float]]:
@@ -54,14 +42,14 @@ def evaluator(config: next_word.ModelConfig) -> Callable[..., dict[str, float]]:
 
     def evaluate(weights: Sequence[Any], rows: np.ndarray) -> dict[str, float]:
         tensors = _tensors(config, weights)
-        chunks = [chunk for _, chunk in _chunks(config, rows, _ROWS)]
+        chunks = list(_chunks(config, rows))
         # Side by side, since training leaves one thread to each operation; added in
         # order, so that the result does not depend on timing.
-        with concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+        with concurrent.futures.ThreadPoolExecutor(usable_cores()) as pool:
             try:
                 parts = list(pool.map(lambda chunk: step(tensors, chunk), chunks))
             except BaseException:
-                # Interrupted: the rest of the queue is nobody's concern.
+                # Interrupted: nobody waits for the rest.
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
         return metrics.add(
@@ -71,80 +59,45 @@ def evaluator(config: next_word.ModelConfig) -> Callable[..., dict[str, float]]:
     return evaluate
 
 
-def predict_scores(
-    config: next_word.ModelConfig,
-    weights: Sequence[Any],
-    rows: np.ndarray,
-    *,
-    max_positions: int = 1024,
-) -> Iterator[Scores]:
-    """Yields the predicted distributions at every word that counts in the accuracy.
+def predictions(
+    config: next_word.ModelConfig, weights: Sequence[Any], rows: np.ndarray
+) -> Predictions:
+    """Returns the predicted distributions at every word that counts in the accuracy.
 
     Targets that are padding, begin or end of sentence or out of vocabulary are left
-    out. Which positions are yielded, and in which order and portions, depends on the
-    rows only: streams of several checkpoints over the same rows run in step and can be
-    zipped.
+    out. The others are in the order of the rows, and in a row of the words.
 
     Args:
       config: The sizes of the model.
       weights: In the order of `next_word.WEIGHT_NAMES`.
       rows: int [any, row_length].
-      max_positions: The most positions in one portion; with 10,004 ids, 1,024 of them
-        take 41 MB.
 
     Example:
       >>> config = next_word.ModelConfig(vocab_size=8, embedding_size=2, lstm_size=3)
       >>> row = np.array([[config.bos, 3, config.eos] + [0] * 18])
-      >>> [scores] = predict_scores(config, next_word.initial_weights(config), row)
-      >>> scores.probabilities.shape, scores.targets.tolist()
+      >>> scores, targets = predictions(config, next_word.initial_weights(config), row)
+      >>> scores.shape, targets.tolist()
       ((1, 12), [3])
     """
-    if max_positions < 1:
-        raise ValueError(f"max_positions must be at least 1, got {max_positions}.")
     tensors = _tensors(config, weights)
-    hidden, softmax = _scores_steps(config)
-    for start, chunk in _chunks(config, rows, _ROWS):
-        states, targets, places = hidden(tensors, chunk)
-        for first in range(0, int(targets.shape[0]), max_positions):
-            part = slice(first, first + max_positions)
-            yield Scores(
-                probabilities=softmax(tensors[6:], states[part]).numpy(),
-                targets=targets[part].numpy(),
-                positions=places[part].numpy() + np.array([start, 0], np.int32),
-            )
+    hidden, softmax = _prediction_steps(config)
+    scores = [np.empty((0, config.num_ids), np.float32)]
+    targets = [np.empty(0, np.int32)]
+    for chunk in _chunks(config, rows):
+        states, words, places = hidden(tensors, chunk)
+        by_place = np.lexsort((places[:, 1], places[:, 0]))
+        parts = [
+            softmax(tensors[-2:], states[first : first + _POSITIONS]).numpy()
+            for first in range(0, len(by_place), _POSITIONS)
+        ]
+        if parts:
+            scores.append(np.concatenate(parts)[by_place])
+            targets.append(words.numpy()[by_place])
+    return Predictions(np.concatenate(scores), np.concatenate(targets))
 
 
-def predictions(
-    config: next_word.ModelConfig, weights: Sequence[Any], rows: np.ndarray
-) -> Predictions:
-    """Returns the distributions of `predict_scores` at once, in the order of the words.
-
-    The order does not depend on the portions that rows were worked on in.
-    """
-    parts = list(predict_scores(config, weights, rows))
-    count = sum(len(part.targets) for part in parts)
-    scores = np.empty((count, config.num_ids), np.float32)
-    targets = np.empty(count, np.int32)
-    places = np.concatenate([np.zeros((0, 2), int), *(p.positions for p in parts)])
-    order = np.empty(count, int)
-    order[np.lexsort((places[:, 1], places[:, 0]))] = np.arange(count)
-    start = 0
-    for part in parts:
-        here = order[start : start + len(part.targets)]
-        scores[here], targets[here] = part.probabilities, part.targets
-        start += len(here)
-    return Predictions(scores, targets)
-
-
-def _cores() -> int:
-    """Counts the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def _chunks(
-    config: next_word.ModelConfig, rows: np.ndarray, size: int
-) -> Iterator[tuple[int, tf.Tensor]]:
-    """Cuts checked rows into tensors of at most `size` rows, with their first index."""
+def _chunks(config: next_word.ModelConfig, rows: np.ndarray) -> Iterator[tf.Tensor]:
+    """Cuts checked rows into tensors of at most `_ROWS` rows."""
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[1] != config.row_length:
         raise ValueError(
@@ -155,8 +108,8 @@ def _chunks(
             f"rows must hold ids from 0 to {config.num_ids - 1}, got "
             f"{rows.min()} to {rows.max()}."
         )
-    for start in range(0, rows.shape[0], size):
-        yield start, tf.constant(rows[start : start + size], tf.int32)
+    for start in range(0, rows.shape[0], _ROWS):
+        yield tf.constant(rows[start : start + _ROWS], tf.int32)
 
 
 def _tensors(config: next_word.ModelConfig, weights: Sequence[Any]) -> list[tf.Tensor]:
@@ -195,7 +148,7 @@ def _sums_step(config: next_word.ModelConfig) -> Callable[..., Any]:
 
 
 @functools.cache
-def _scores_steps(config: next_word.ModelConfig) -> tuple[Callable, Callable]:
+def _prediction_steps(config: next_word.ModelConfig) -> tuple[Callable, Callable]:
     """Compiles the pass to the output layer, at positions that count, and the rest."""
 
     @tf.function(input_signature=_signature(config), autograph=False)

@@ -103,9 +103,9 @@ class Sizes(StudyOptions):
         """Returns the options with a token store; made-up data where none is given."""
         if self.store:
             return self
-        from stackoverflow.data import prepared
+        from stackoverflow.data import preparation
 
-        store = prepared.ensure_store(
+        store = preparation.ensure_store(
             "synthetic",
             None,
             os.path.join(self.out, "data"),

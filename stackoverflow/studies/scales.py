@@ -178,7 +178,7 @@ def store_of(scale: str, store: str, out: str) -> str:
     """Returns the token store; made-up data are written where none is given."""
     if store:
         return store
-    from stackoverflow.data import prepared
+    from stackoverflow.data import preparation
 
     sizes = SCALES[scale].made_up
     if sizes is None:
@@ -186,7 +186,7 @@ def store_of(scale: str, store: str, out: str) -> str:
             f"--scale={scale} needs --store, a token store that `prepare` has written; "
             "only 'tiny' has embedded data"
         )
-    return prepared.ensure_store(
+    return preparation.ensure_store(
         "synthetic",
         None,
         os.path.join(out, "data"),

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stackoverflow.data.preparation import make_source, prepare_store
-from stackoverflow.data.sources import SCHEMA, SPLITS, TYPES
+from stackoverflow.data.preparation import prepare_store
+from stackoverflow.data.sources import SCHEMA, SPLITS, TYPES, make_source
 from stackoverflow.data.synthetic import SyntheticSource
 from tests import fuzzing
 

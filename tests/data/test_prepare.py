@@ -14,11 +14,13 @@ import traceback
 import pytest
 
 from stackoverflow.data import encode, preparation, word_choice
-from stackoverflow.data.preparation import make_source, prepare_store
+from stackoverflow.data.preparation import prepare_store
+from stackoverflow.data.sources import make_source
 from stackoverflow.data.store_manifest import read_manifest
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 from tests import command_lines
+from tests.data import rows_by_hand
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -56,9 +58,8 @@ def test_several_parts_hold_every_sentence_once(tmp_path):
     for batch in SOURCE.read(0):
         for row in batch.to_pylist():
             key = (row["split"], row["client_id"], row["type"])
-            expected.setdefault(key, []).append(
-                store.vocabulary.row(row["tokens"]).tolist()
-            )
+            ids = rows_by_hand.row(store.vocabulary, row["tokens"])
+            expected.setdefault(key, []).append(ids.tolist())
     numbers = {
         (split, store.user_name(user)): user
         for split in store.summary
@@ -109,7 +110,7 @@ def test_other_settings_are_refused_with_what_differs(tmp_path):
     with pytest.raises(ValueError, match=r"source\.seed: 4 there, 9 now"):
         prepare_store(other, tmp_path / "store", vocab_size=50)
     store = prepare_store(SOURCE, tmp_path / "store", vocab_size=60, restart=True)
-    assert store.vocabulary.size == 60
+    assert store.vocabulary.vocab_size == 60
     assert os.listdir(tmp_path) == ["store"]
 
 

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from stackoverflow.data import text, tokenisation
-from stackoverflow.data.preparation import make_source, prepare_store
+from stackoverflow.data.preparation import prepare_store
+from stackoverflow.data.sources import make_source
 from stackoverflow.data.text import TextSource
 from tests import command_lines
 from tff_agg.privacy import KeySelection

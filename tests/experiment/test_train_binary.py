@@ -12,7 +12,7 @@ from tests.experiment.train_binary import KILLED, flags, run_forked
 from tests.runtime.process_ends import assert_all_end
 from tff_agg.experiment.run import tables
 from tff_agg.experiment.run.ledger import Ledger
-from tff_agg.runtime.lanes.pool import usable_cores
+from tff_agg.processes import usable_cores
 
 
 @pytest.mark.slow

@@ -31,12 +31,7 @@ def test_the_keras_model_has_the_same_weights_in_the_same_order():
 
 def test_special_ids_follow_the_words():
     config = next_word.ModelConfig()
-    assert (next_word.PAD, config.bos, config.eos, config.oov) == (
-        0,
-        10001,
-        10002,
-        10003,
-    )
+    assert (config.bos, config.eos, config.oov) == (10_001, 10_002, 10_003)
     assert config.num_ids == 10_004
     assert config.row_length == 21
 

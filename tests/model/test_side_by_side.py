@@ -139,7 +139,7 @@ def test_a_process_of_groups_is_that_of_its_users():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"learning_rate": 0.0}, "learning_rate must be positive"),
+        ({"learning_rate": 0.0}, "learning_rate must be a positive"),
         ({"learning_rate": 0.1, "batch_size": 0}, "batch_size must be a whole number"),
         ({"learning_rate": 0.1, "epochs": True}, "epochs must be a whole number"),
     ],

@@ -65,7 +65,7 @@ def test_times_may_be_timestamps():
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"label": None}, r"missing columns \['label'\]; found .*'ad'"),
+        ({"label": None}, r"missing columns \['label'\]; there are .*'ad'"),
         ({"label": [0, 1, 2, 1]}, r"'label' holds other values .* 1 of 4 rows"),
         ({"label": [0, 1, None, 1]}, r"'label' has 1 missing values"),
         ({"label": [0.0, 1.0, 0.5, 1.0]}, r"'label' has type double, expected 0 or 1"),

@@ -11,6 +11,7 @@ import scipy.stats
 from stackoverflow import next_words
 from stackoverflow.task import StackOverflow
 from tests import command_lines, forked
+from tests.data import rows_by_hand
 from tff_agg.experiment import exported
 from tff_agg.experiment.commands import export
 from tff_agg.experiment.runs import Run
@@ -33,7 +34,8 @@ def distribution(run, weights, text):
     """The next word's distribution, by the packed model that training uses."""
     known = run.task.data.vocabulary
     # The last word counts; what it is does not change the prediction.
-    row = known.row(f"{text} {known.words[0]}", run.task.data.max_tokens)
+    sentence = f"{text} {known.words[0]}"
+    row = rows_by_hand.row(known, sentence, run.task.data.max_tokens)
     return run.task.predictor()(weights, row[None]).scores[-1]
 
 
@@ -41,7 +43,7 @@ def test_the_exported_model_predicts_what_the_aggregate_does(runs, model):
     run = Run.open(StackOverflow, runs[0])
     known = run.task.data.vocabulary
     text = " ".join(known.words[i] for i in (3, 0, 7))
-    guess = next_words.NextWords(model)(text, count=known.size + 1)
+    guess = next_words.NextWords(model)(text, count=known.vocab_size + 1)
     found = {word: share for word, share, *_ in guess.words}
     series = Stored(run.rounds(), run.loader("aggregate"))
     weights = methods.aggregate(series, Method("uta", 4), 8)

@@ -50,7 +50,10 @@ def test_jobs_run_side_by_side_in_processes_of_their_own(tmp_path):
 def test_what_jobs_tell_is_heard_before_they_end():
     heard = []
     found = spread(
-        tell_and_halve, [8, 3, 4], processes=2, on_told=lambda *told: heard.append(told)
+        tell_and_halve,
+        [8, 3, 4],
+        processes=2,
+        on_report=lambda *told: heard.append(told),
     )
     for ended in found:
         assert ended.position in [position for position, _ in heard]

@@ -2,7 +2,7 @@
 
 The analysis says how well anybody can tell whether one user took part: as well as a
 normal variable of mean 0 or μ = 1/σ and variance 1 can be told apart (μ-GDP). All
-figures here are found as a μ and turned into ε at the run's δ.
+figures here are computed as a μ and turned into ε at the run's δ.
 
 An audit flips a fair coin for each of m canaries and guesses the coins from what was
 released. Three bounds turn the number of right guesses into a lower bound:
@@ -86,12 +86,12 @@ def fit(
         return Fit(0.0, 0.0, 0.0)
     columns = np.stack([np.ones(len(scores)), signal], axis=1)
     inverse = np.linalg.inv(columns.T @ columns)
-    found = inverse @ columns.T @ scores
-    rest = scores - columns @ found
+    line = inverse @ columns.T @ scores
+    rest = scores - columns @ line
     free = len(scores) - 2
     spread = math.sqrt(max(float(rest @ rest) / free, 1e-300))
     top = float(np.max(shown))
-    mu = float(found[1]) * top / spread
+    mu = float(line[1]) * top / spread
     # The slope's own error, and that of the spread it is divided by.
     error = math.sqrt(inverse[1, 1] * top**2 + mu**2 / (2 * free))
     width = float(ndtri(0.5 + confidence / 2)) * error

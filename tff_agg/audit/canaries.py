@@ -48,8 +48,8 @@ class Directions:
                 f"vector must have the {self.size} parameters of the model in one "
                 f"dimension, got shape {vector.shape}"
             )
-        found = vector[self.positions].astype(np.float64)
-        return np.einsum("ij,ij->i", found, self.values)
+        seen = vector[self.positions].astype(np.float64)
+        return np.einsum("ij,ij->i", seen, self.values)
 
     def dense(self, which: int) -> np.ndarray:
         """Returns one direction with all its zeros."""

@@ -1,13 +1,13 @@
 """The audit: from what was released to an estimate, bounds and a verdict."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from tff_agg.aliases import Json, JsonObject
+from tff_agg import checks
+from tff_agg.aliases import JsonObject
 from tff_agg.audit import bounds, exposure, scores
 from tff_agg.audit.canaries import Canaries
 from tff_agg.audit.threats import Threat
@@ -107,17 +107,15 @@ class Finding:
 
     def to_json(self) -> JsonObject:
         """Returns the figures, without the scores, as JSON values."""
-        kept = dataclasses.asdict(self)
-        del kept["included"], kept["excluded"]
-        kept["interval"] = list(self.interval)
-        found = {k: _finite(v) for k, v in kept.items()}
-        return found | {"refutes_claim": self.refutes_claim}
-
-
-def _finite(value: Json) -> Json:
-    """Returns None for infinity, which JSON does not know."""
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    return None if infinite else value
+        figures = dataclasses.asdict(self)
+        del figures["included"], figures["excluded"]
+        figures["interval"] = list(self.interval)
+        figures["refutes_claim"] = self.refutes_claim
+        # JSON knows no infinity.
+        return {
+            name: checks.finite(value) if isinstance(value, float) else value
+            for name, value in figures.items()
+        }
 
 
 def audit(
@@ -167,11 +165,11 @@ def audit(
     best, mu = tests[0], -1.0
     for test in tests:
         right = _guessed_right(test, canaries.included)
-        found = bounds.lower_bound(
+        bound = bounds.lower_bound(
             int(right.sum()), strengths[test.guessed], confidence=each
         )
-        if found > mu:
-            best, mu = test, found
+        if bound > mu:
+            best, mu = test, bound
     return _finding(plan, canaries.included, threat.name, confidence, each, best, mu)
 
 

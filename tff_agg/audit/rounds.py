@@ -64,8 +64,8 @@ def run_with_canaries(
     def keep(state: Structure) -> None:
         theta = clients.parameters(states.iterate(state))
         if of_means:
-            kept: Any = states.server(state)["optimiser"]
-            theta = total[:] = total - clients.parameters(kept["mean"])
+            held: Any = states.server(state)["optimiser"]
+            theta = total[:] = total - clients.parameters(held["mean"])
         on_canaries.append(canaries.directions.project(theta))
         on_probes.append(canaries.probes.project(theta))
 

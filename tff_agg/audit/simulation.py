@@ -59,11 +59,11 @@ def means_of_rounds(plan: Plan, sums: np.ndarray, seed: Sequence[int]) -> np.nda
     """
     mean = noisy_mean(dataclasses.replace(plan, noise_seed_is_known=True))
     rows = np.asarray(sums, np.float32)
-    state, found = mean.init(rows[0], seed), []
+    state, means = mean.init(rows[0], seed), []
     for row in rows:
         state, update = mean.next(state, ClippedSum(row, users=0))
-        found.append(np.asarray(update, float))
-    return np.stack(found)
+        means.append(np.asarray(update, float))
+    return np.stack(means)
 
 
 def project(thetas: np.ndarray, directions: Directions) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Audits a run: trains it once more with canaries among its users.
 
 A finished run has no canaries, so its configuration is run again, with another noise
-seed. What is found goes to the run's folder:
+seed. The results go to the run's folder:
 ```
 audit/audit.json    the figures under each threat model
 audit/scores.png    the scores of canaries that took part and of those that did not
@@ -95,7 +95,7 @@ class Outcome(NamedTuple):
     @property
     def refutes_claim(self) -> bool:
         """Whether any threat model shows more than was claimed."""
-        return any(found.refutes_claim for found in self.findings)
+        return any(finding.refutes_claim for finding in self.findings)
 
 
 def threat_models(server: ServerStep, window: int) -> tuple[threats.Threat, ...]:
@@ -120,7 +120,7 @@ def run(
     folder: str | os.PathLike,
     after_round: Callable[[int, Structure], None] = lambda round_number, metrics: None,
 ) -> Outcome:
-    """Audits a run and writes what is found into its folder.
+    """Audits a run and writes the results into its folder.
 
     The canaries come on top of the cohorts. For this the audited plan's cohorts are
     larger and the server's learning rate is larger in proportion, so that every update
@@ -168,8 +168,14 @@ def run(
         growth = larger.cohort_size / plan.cohort_size
         is_linear = subject.server.optimiser.linear
         # Other optimisers take no notice of how large a mean is.
-        done = subject.server.scaled(growth) if is_linear else _keeping(subject.server)
-        process = subject.build(clients.with_canaries(subject.trainer), larger, done)
+        step = (
+            subject.server.scaled(growth)
+            if is_linear
+            else dataclasses.replace(
+                subject.server, optimiser=keeping_means(subject.server.optimiser)
+            )
+        )
+        process = subject.build(clients.with_canaries(subject.trainer), larger, step)
         evidence = rounds.run_with_canaries(
             process,
             larger,
@@ -183,7 +189,7 @@ def run(
     # From a sum to a step it is the same server: a larger rate of a smaller mean.
     server = subject.server if is_linear else server_step(learning_rate=1 / growth)
     seen = threat_models(subject.server, min(config.window, plan.rounds))
-    found = [
+    by_threat = [
         findings.audit(
             plan,
             server,
@@ -198,14 +204,9 @@ def run(
     noise = None
     if not config.users:
         noise = noise_check.check_noise(plan, server, evidence)
-    outcome = Outcome(found, noise, pathlib.Path(folder) / "audit")
+    outcome = Outcome(by_threat, noise, pathlib.Path(folder) / "audit")
     _write(outcome, config, pathlib.Path(folder))
     return outcome
-
-
-def _keeping(server: ServerStep) -> ServerStep:
-    """Returns a server's step whose state shows the noisy means."""
-    return dataclasses.replace(server, optimiser=keeping_means(server.optimiser))
 
 
 def _write(outcome: Outcome, config: AuditConfig, folder: pathlib.Path) -> None:
@@ -213,7 +214,7 @@ def _write(outcome: Outcome, config: AuditConfig, folder: pathlib.Path) -> None:
     outcome.folder.mkdir(parents=True, exist_ok=True)
     content = {
         "audit": dataclasses.asdict(config),
-        "findings": [found.to_json() for found in outcome.findings],
+        "findings": [finding.to_json() for finding in outcome.findings],
         "noise": None if outcome.noise is None else outcome.noise._asdict(),
         "paragraph": _paragraph(config),
     }
@@ -223,7 +224,7 @@ def _write(outcome: Outcome, config: AuditConfig, folder: pathlib.Path) -> None:
     privacy.add_audit(folder, content)
 
 
-def draw(found: Sequence[findings.Finding], path: pathlib.Path) -> None:
+def draw(by_threat: Sequence[findings.Finding], path: pathlib.Path) -> None:
     """Draws the canaries' scores, a panel for each threat model."""
     from tff_agg.experiment.study import figures
 
@@ -233,7 +234,7 @@ def draw(found: Sequence[findings.Finding], path: pathlib.Path) -> None:
             "did not take part": finding.excluded,
             "took part": finding.included,
         }
-        for finding in found
+        for finding in by_threat
     }
     figures.distributions(path, panels, "score")
 

@@ -23,7 +23,7 @@ class ErrorBars:
       memory: How long predictions remember the noise; None where that is not known.
         The newest of `rounds` are then taken as they come.
       values: The predictions in the rounds of `memory`, [rounds, predictions].
-      apart: Where somebody has chosen it, the rounds between two of `rounds`.
+      apart: The rounds between two of `rounds`, where they were chosen.
     """
 
     rounds: tuple[int, ...]
@@ -103,17 +103,17 @@ def of_run(
     predict = run.task.predictor()
     parts: list[np.ndarray] = []
     for chunk in chunks:
-        # Newest first: the class that it finds likeliest is looked at in all rounds.
-        found: list[np.ndarray] = []
+        # Newest first: its likeliest class is looked at in all rounds.
+        newest_first: list[np.ndarray] = []
         for t in reversed(rounds):
             scores = predict(run.load(t, series), chunk).scores
-            if not found:
+            if not newest_first:
                 likeliest = scores.argmax(axis=1)
-            found.append(scores[np.arange(len(scores)), likeliest])
+            newest_first.append(scores[np.arange(len(scores)), likeliest])
             if on_progress is not None:
-                done = len(parts) * len(rounds) + len(found)
+                done = len(parts) * len(rounds) + len(newest_first)
                 on_progress("rounds", done, len(chunks) * len(rounds))
-        parts.append(np.stack(found[::-1]))
+        parts.append(np.stack(newest_first[::-1]))
     values = np.concatenate(parts, axis=1)
     memory = separation.memory_of(values, rounds, total=available[-1], period=period)
     return alone if memory is None else ErrorBars(alone.rounds, memory, values)

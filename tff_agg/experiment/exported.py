@@ -10,7 +10,9 @@ checkpoints.npz   the weights of some checkpoints: predictions of each of them t
 """
 
 import dataclasses
+import itertools
 import json
+import operator
 import os
 import pathlib
 import shutil
@@ -115,14 +117,12 @@ class ExportedModel:
 
     def checkpoints(self) -> list[list[np.ndarray]]:
         """Loads the weights of the stored checkpoints, oldest first."""
-        with np.load(self.folder / CHECKPOINTS, allow_pickle=False) as found:
-            names = sorted(tuple(map(int, name.split("/"))) for name in found.files)
-            made: list[list[np.ndarray]] = []
-            for number, place in names:
-                if place == 0:
-                    made.append([])
-                made[number].append(found[f"{number}/{place}"])
-        return made
+        with np.load(self.folder / CHECKPOINTS, allow_pickle=False) as archive:
+            names = sorted(tuple(map(int, name.split("/"))) for name in archive.files)
+            return [
+                [archive[f"{number}/{place}"] for _, place in weights]
+                for number, weights in itertools.groupby(names, operator.itemgetter(0))
+            ]
 
 
 def intervals(

@@ -57,15 +57,14 @@ class JaxTask(RowsTask, ExampleTask):
 
         def predict(weights: Weights, rows: Rows) -> Predictions:
             named = self.named(weights)
-            found = [np.zeros((0, self.classes), np.float32)]
+            scores = [np.zeros((0, self.classes), np.float32)]
             features = np.asarray(rows.features)
             for first in range(0, len(rows), _BATCH):
                 part = features[first : first + _BATCH]
                 # One shape, compiled once.
                 padded = np.zeros((_BATCH, *part.shape[1:]), part.dtype)
                 padded[: len(part)] = part
-                scores = run(named, padded)
-                found.append(np.asarray(scores)[: len(part)])
-            return Predictions(np.concatenate(found), rows.labels)
+                scores.append(np.asarray(run(named, padded))[: len(part)])
+            return Predictions(np.concatenate(scores), rows.labels)
 
         return predict

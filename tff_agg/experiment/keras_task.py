@@ -150,11 +150,10 @@ class KerasTask(RowsTask, UserTask):
         def spec(array: np.ndarray, dtype: Any) -> tf.TensorSpec:
             return tf.TensorSpec([None, *np.shape(array)[1:]], tf.as_dtype(dtype))
 
-        found = [spec(a, d) for a, d in zip(arrays, wanted, strict=True)]
-        return (
-            _ordered(tree.unflatten_as(features, found)),
-            spec(labels, self.problem.label_type),
-        )
+        specs = tree.unflatten_as(features, list(map(spec, arrays, wanted)))
+        if isinstance(specs, Mapping):  # TFF wants an order
+            specs = OrderedDict(sorted(specs.items()))
+        return specs, spec(labels, self.problem.label_type)
 
     @functools.cached_property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -245,15 +244,15 @@ class KerasTask(RowsTask, UserTask):
 
         def predict(weights: Weights, rows: Rows) -> Predictions:
             _assign(model, self.named(weights))
-            found = [np.zeros((0, self.classes), np.float32)]
+            scores = [np.zeros((0, self.classes), np.float32)]
             for first in range(0, len(rows), _BATCH):
                 part = tree.flatten(rows[first : first + _BATCH].features)
                 cast = [
                     tf.constant(array, spec.dtype)
                     for array, spec in zip(part, tree.flatten(specs), strict=True)
                 ]
-                found.append(run(tree.unflatten_as(specs, cast)).numpy())
-            return Predictions(np.concatenate(found), rows.labels)
+                scores.append(run(tree.unflatten_as(specs, cast)).numpy())
+            return Predictions(np.concatenate(scores), rows.labels)
 
         return predict
 
@@ -268,10 +267,3 @@ def _zeros(specs: Structure) -> Structure:
     import tensorflow as tf
 
     return tree.map_structure(lambda s: tf.zeros([1, *s.shape[1:]], s.dtype), specs)
-
-
-def _ordered(structure: Structure) -> Structure:
-    """Returns a dict as TFF wants it: with an order."""
-    if isinstance(structure, Mapping):
-        return OrderedDict(sorted(structure.items()))
-    return structure

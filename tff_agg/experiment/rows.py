@@ -11,6 +11,7 @@ from tff_agg.aliases import Structure
 from tff_agg.experiment.task import Sample, Scores, Task, Weights
 from tff_agg.recycling import problems
 from tff_agg.recycling.metrics import Metric, OutputJudge
+from tff_agg.recycling.outputs import Predictions
 
 #: Features and labels. Features are an array, or several as a dict or a tuple; all have
 #: the examples along their first axis.
@@ -47,14 +48,14 @@ class RowsTask(Task):
         if not total:
             raise ValueError(f"the split {split!r} of {self.package} has no examples")
         share = min(1.0, examples / total)
-        found = {}
+        drawn = {}
         for number, (name, (features, labels)) in enumerate(groups.items()):
             count = max(1, round(share * len(labels)))
             chosen = np.sort(
                 np.random.default_rng([seed, number]).permutation(len(labels))[:count]
             )
-            found[name] = (_taken(features, chosen), labels[chosen])
-        return found
+            drawn[name] = (_taken(features, chosen), labels[chosen])
+        return drawn
 
     def flat_sample(self, sample: Sample) -> "Rows":
         """Returns all examples, to be sliced together with their labels."""
@@ -67,12 +68,7 @@ class RowsTask(Task):
         predict = self.predictor()
 
         def evaluate(weights: Weights, sample: Sample) -> Scores:
-            parts = {
-                name: self.problem.sums(*predict(weights, Rows(*part)))
-                for name, part in sample.items()
-            }
-            found = {name: problems.means([part]) for name, part in parts.items()}
-            return found | {"all": problems.means(list(parts.values()))}
+            return self._scores(sample, lambda rows: predict(weights, rows))
 
         return evaluate
 
@@ -81,12 +77,23 @@ class RowsTask(Task):
         if self.problem.constant is None:
             return {}
         constant = self.problem.constant(self.flat_sample(sample).labels)
-        parts = {
-            name: self.problem.sums(np.repeat(constant, len(labels), axis=0), labels)
-            for name, (_, labels) in sample.items()
+        return self._scores(
+            sample,
+            lambda rows: Predictions(
+                np.repeat(constant, len(rows), axis=0), rows.labels
+            ),
+        )
+
+    def _scores(
+        self, sample: Sample, predict: Callable[["Rows"], Predictions]
+    ) -> Scores:
+        """Returns the problem's means by group, and over all groups."""
+        sums = {
+            name: self.problem.sums(*predict(Rows(*part)))
+            for name, part in sample.items()
         }
-        found = {name: problems.means([part]) for name, part in parts.items()}
-        return found | {"all": problems.means(list(parts.values()))}
+        by_group = {name: problems.means([part]) for name, part in sums.items()}
+        return by_group | {"all": problems.means(list(sums.values()))}
 
     def judge(self) -> OutputJudge:
         """Returns how the problem judges mean outputs."""

@@ -46,14 +46,14 @@ def find(folder: str | os.PathLike[str]) -> list[pathlib.Path]:
     Raises:
       FileNotFoundError: There is none.
     """
-    found = []
+    folders = []
     for path, inside, names in os.walk(os.fspath(folder)):
         inside[:] = sorted(set(inside) - set(_NOT_SEARCHED))
         if {"config.json", ledger.NAME} <= set(names):
-            found.append(pathlib.Path(path))
-    if not found:
+            folders.append(pathlib.Path(path))
+    if not folders:
         raise FileNotFoundError(f"{os.fspath(folder)} holds no runs")
-    return sorted(found)
+    return sorted(folders)
 
 
 def summary(task_class: type[Task], folder: pathlib.Path) -> Summary:
@@ -97,11 +97,11 @@ def rows(
     """Returns a row for each run: name, rounds, ε, scores, settings of its own."""
     metric = task_class.metrics[0]
     names = differing(task_class, runs) if runs else []
-    found = []
+    lines = []
     for run in runs:
         name = os.path.relpath(run.folder, top)
         own = ", ".join(f"{name}={run.settings[name]}" for name in names)
-        found.append(
+        lines.append(
             [
                 os.path.basename(os.path.abspath(top)) if name == "." else name,
                 f"{run.rounds_done} of {run.settings['rounds']}",
@@ -111,32 +111,32 @@ def rows(
                 own,
             ]
         )
-    return found
+    return lines
 
 
 def compare(task_class: type[Task], first: Summary, second: Summary) -> list[list[str]]:
     """Returns rows (what, of the first, of the second) of all that differs."""
-    found = [
-        [name, str(first.settings[name]), str(second.settings[name])]
-        for name in differing(task_class, [first, second])
-    ]
-    data = [run.settings["data_fingerprint"] for run in (first, second)]
-    if data[0] != data[1]:
-        found.append(["data", *(str(one)[:16] for one in data)])
     both = (first, second)
+    lines = [
+        [name, *(str(run.settings[name]) for run in both)]
+        for name in differing(task_class, both)
+    ]
+    data = [str(run.settings["data_fingerprint"]) for run in both]
+    if data[0] != data[1]:
+        lines.append(["data", *(fingerprint[:16] for fingerprint in data)])
     if identity.differences(first.epsilon, second.epsilon):
         shown = ["none" if r.epsilon is None else f"{r.epsilon:.4g}" for r in both]
-        found.append(["ε", *shown])
-    found.append(["rounds done", *(str(run.rounds_done) for run in both)])
+        lines.append(["ε", *shown])
+    lines.append(["rounds done", *(str(run.rounds_done) for run in both)])
     for metric in task_class.metrics:
-        found.append(
+        lines.append(
             [
                 f"validation {metric.label}",
                 *(_shown(metric, r.validation, r.validated_round) for r in both),
             ]
         )
-        found.append([f"test {metric.label}", *(_shown(metric, r.test) for r in both)])
-    return found
+        lines.append([f"test {metric.label}", *(_shown(metric, r.test) for r in both)])
+    return lines
 
 
 def _shown(metric: Metric, scores: Mapping[str, float], number: int = 0) -> str:
@@ -148,5 +148,5 @@ def _shown(metric: Metric, scores: Mapping[str, float], number: int = 0) -> str:
 
 def _of_aggregate(scores: Mapping[str, Any] | None) -> dict[str, float]:
     """Returns the scores of θ^AGG over the whole sample."""
-    found = scores["aggregate"]["all"] if scores else {}
-    return {name: float(value) for name, value in found.items()}
+    values = scores["aggregate"]["all"] if scores else {}
+    return {name: float(value) for name, value in values.items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -97,8 +98,8 @@ class Run:
         names = [metric.name for metric in self.task.metrics]
 
         def score(weights: Weights) -> Values:
-            found = evaluate(weights, sample)["all"]
-            return {name: found[name] for name in names}
+            values = evaluate(weights, sample)["all"]
+            return {name: values[name] for name in names}
 
         return score
 
@@ -179,7 +180,7 @@ def kinds(
         settings = fields.values(config, "process", "cohort", "watching")
         grouped.setdefault(json.dumps(settings), {})[folder] = config
     settings_of: list[dict[str, Json]] = [json.loads(kind) for kind in grouped]
-    every = list(dict.fromkeys(key for found in settings_of for key in found))
+    every = list(dict.fromkeys(itertools.chain(*settings_of)))
     different = [f for f in every if len({repr(s.get(f)) for s in settings_of}) > 1]
     return [
         Kind(

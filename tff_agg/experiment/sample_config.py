@@ -53,10 +53,12 @@ class SampleConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_schedule_free("momentum")
-        missing = [
-            name for name in ("rounds", "noise_multiplier", "epsilon")
-            if getattr(self, name) in (None, 0) and not self._is_no_noise(name)
-        ]  # fmt: skip
+        given = {
+            "rounds": self.rounds,
+            "noise_multiplier": self.noise_multiplier is not None,
+            "epsilon": self.epsilon,
+        }
+        missing = [name for name, is_given in given.items() if not is_given]
         if len(missing) > 1:
             raise ValueError(
                 "two of rounds, noise_multiplier (0 is no privacy) and epsilon are "
@@ -67,9 +69,6 @@ class SampleConfig(RunConfig):
                 "noise_multiplier is 0" if not self.pds else "pds moves the batches"
             )
             raise ValueError(f"rounds must be given where {reason}; it is 0")
-
-    def _is_no_noise(self, name: str) -> bool:
-        return name == "noise_multiplier" and self.noise_multiplier == 0
 
     @property
     def rate(self) -> float | Schedule:

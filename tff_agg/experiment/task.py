@@ -341,10 +341,10 @@ class Task(abc.ABC):
         """
         if not isinstance(weights, Mapping):
             weights = dict(zip(self.weight_names, weights, strict=False))
-        found = {name: np.shape(value) for name, value in weights.items()}
-        if found != {name: tuple(shape) for name, shape in self.shapes.items()}:
+        shapes = {name: np.shape(value) for name, value in weights.items()}
+        if shapes != {name: tuple(shape) for name, shape in self.shapes.items()}:
             raise ValueError(
-                f"weights of {self.package}: have the shapes {found}; this model has "
+                f"weights of {self.package}: have the shapes {shapes}; this model has "
                 f"{dict(self.shapes)}"
             )
         return {name: weights[name] for name in self.weight_names}
@@ -435,11 +435,11 @@ class ExampleTask(Task):
         """A digest of every example."""
         arrays = [np.ascontiguousarray(array) for array in self.training_arrays()]
         flat = [array.reshape(len(array), -1).view(np.uint8) for array in arrays]
-        found = [
+        digests = [
             hashlib.blake2b(row, digest_size=16).digest()
             for row in np.concatenate(flat, axis=1)
         ]
-        return np.frombuffer(b"".join(found), np.uint64).reshape(-1, 2)
+        return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
 
 
 # What `with_config` takes along.

@@ -1,9 +1,9 @@
-"""What the binaries show: a progress bar, tables, and errors in plain words."""
+"""What commands show: a progress bar, tables, and errors in plain words."""
 
 import contextlib
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_agg import files, privacy
@@ -51,6 +51,16 @@ def plan_table(plan: privacy.Plan) -> str:
         per_node = facts["rho_if_read_as_per_node_multiplier"]
         rows.append(["if read per tree node", f"ρ would be {per_node:.4g}"])
     return show.render(show.Table(["privacy plan", ""], rows))
+
+
+def test_table(tested: Mapping[str, Any], metrics: Sequence[Metric]) -> show.Table:
+    """Lays test scores out, a line for each kind of weights and group of examples."""
+    rows = [
+        [weights, group, *(metric.show(scores[metric.name]) for metric in metrics)]
+        for weights, by_group in series.apart(tested).items()
+        for group, scores in by_group.items()
+    ]
+    return show.Table(["weights", "test on", *(m.label for m in metrics)], rows)
 
 
 def print_wrapped(lines: Sequence[str]) -> None:
@@ -124,15 +134,9 @@ class TrainingBar(Observer):
         self.close()
         if not self._show_plan:
             return
-        rows = [
-            [weights, group]
-            + [metric.show(found[metric.name]) for metric in self._metrics]
-            for weights, by_group in series.apart(outcome.test).items()
-            for group, found in by_group.items()
-        ]
-        header = ["weights", "test on", *(metric.label for metric in self._metrics)]
-        if rows:
-            print(show.render(show.Table(header, rows)))
+        tested = test_table(outcome.test, self._metrics)
+        if tested.rows:
+            print(show.render(tested))
         if text := below_trivial(outcome.test, self._metrics):
             print_wrapped([text])
         print(f"Everything is in {outcome.folder}", flush=True)

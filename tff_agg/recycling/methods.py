@@ -191,11 +191,13 @@ def parse_methods(text: str) -> tuple[Method, ...]:
       >>> [str(m) for m in parse_methods('uta:10,50 ema:0.9 last opa:10@5')]
       ['uta:10', 'uta:50', 'ema:0.9', 'last', 'opa:10@5']
     """
-    found = []
+    methods = []
     for word in text.split():
         kind, colon, values = word.partition(":")
-        found += [Method.parse(f"{kind}{colon}{value}") for value in values.split(",")]
-    return tuple(dict.fromkeys(found))
+        methods += [
+            Method.parse(f"{kind}{colon}{value}") for value in values.split(",")
+        ]
+    return tuple(dict.fromkeys(methods))
 
 
 def written(methods: Iterable[Method]) -> str:
@@ -219,7 +221,7 @@ def by_kind(methods: Iterable[Method]) -> dict[str, tuple[Method, ...]]:
     grouped: dict[str, list[Method]] = {}
     for method in methods:
         grouped.setdefault(method.facts.title, []).append(method)
-    return {title: tuple(found) for title, found in grouped.items()}
+    return {title: tuple(alike) for title, alike in grouped.items()}
 
 
 def applicable(methods: Iterable[Method], no_vote: str) -> tuple[Method, ...]:
@@ -278,11 +280,11 @@ def evaluate(
 
     def scored(method: Method, number: int, weights: Weights):
         nonlocal done
-        found = method, number, score(weights)
+        values = score(weights)
         done += 1
         if on_progress is not None:
             on_progress("models", done, total)
-        return found
+        return method, number, values
 
     means: dict[int, list[Method]] = {}
     for method in models:
@@ -331,7 +333,7 @@ def _combined(
         for ends in [rounds] if apart == 1 else [[number] for number in rounds]:
             members = _spaced(series.rounds, ends[-1], apart)
             try:
-                found = outputs_lib.aggregate_outputs(
+                values = outputs_lib.aggregate_outputs(
                     series.load,
                     members,
                     ends,
@@ -346,7 +348,7 @@ def _combined(
                 ).values
             except outputs_lib.DivergedError as error:
                 _log.warning("%s: no value", error)
-                found = {}
+                values = {}
             nothing = dict.fromkeys(outputs.judge.metrics, math.nan)
             for method in several:
                 name = _OF_OUTPUTS[str(method.facts.combine)]
@@ -354,7 +356,7 @@ def _combined(
                     raise ValueError(f"{method}: votes over labels mean nothing here")
                 for number in ends:
                     key = (name, number, int(method.value or 0))
-                    yield method, number, {"all": found.get(key, nothing)}
+                    yield method, number, {"all": values.get(key, nothing)}
 
 
 def aggregate(series: Series, method: Method, number: int) -> Weights:

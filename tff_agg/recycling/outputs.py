@@ -165,9 +165,9 @@ def aggregate_outputs(
         part = examples[portion]
 
         def run(i: int, part=part) -> Predictions:
-            found = predict(load(members[i]), part)
+            predictions = predict(load(members[i]), part)
             advance()
-            return _checked(found, members[i], judging.distributions)
+            return _checked(predictions, members[i], judging.distributions)
 
         targets = None
         for key, outputs in _one_portion(run, windows, plan, ks, judging):
@@ -179,16 +179,16 @@ def aggregate_outputs(
         total += len(targets)
         if keep_labels:
             all_targets.append(targets)
-    values = {key: judging.values(found) for key, found in parts.items()}
-    kept = {key: np.concatenate(found) for key, found in labels.items()}
+    values = {key: judging.values(judged) for key, judged in parts.items()}
+    chosen = {key: np.concatenate(pieces) for key, pieces in labels.items()}
     joined = np.concatenate(all_targets) if all_targets else None
-    return OutputScores(values, total, kept, joined, passes, len(portions))
+    return OutputScores(values, total, chosen, joined, passes, len(portions))
 
 
 def portion_size(memory_budget: int, scores_per_example: int, snapshots: int) -> int:
     """Returns how many examples' scores and sums fit into a budget of bytes."""
     # The running sum, a buffer and the snapshots are doubles; the scores are singles,
-    # once as they are made and once as they are passed on.
+    # once as they are computed and once as they are passed on.
     per_example = scores_per_example * (8 * (2 + snapshots) + 2 * 4)
     if memory_budget < per_example:
         raise ValueError(
@@ -336,13 +336,13 @@ def _one_portion(
             yield ("OMV", window.round, k), _Combined(judged, winner, targets)
 
 
-def _checked(found: Predictions, number: int, distributions: bool) -> Predictions:
+def _checked(predictions: Predictions, number: int, distributions: bool) -> Predictions:
     """Refuses scores that are no distributions, or not finite."""
-    scores = np.asarray(found.scores)
-    if scores.ndim != 2 or len(scores) != len(found.targets):
+    scores = np.asarray(predictions.scores)
+    if scores.ndim != 2 or len(scores) != len(predictions.targets):
         raise ValueError(
             f"round {number}: predict must return scores [positions, classes] and as "
-            f"many targets; got {scores.shape} and {len(found.targets)}."
+            f"many targets; got {scores.shape} and {len(predictions.targets)}."
         )
     top = scores.max(initial=0.0)
     if not distributions:
@@ -355,7 +355,7 @@ def _checked(found: Predictions, number: int, distributions: bool) -> Prediction
             f"round {number}: the highest score is {top}; scores must be finite "
             "predicted probabilities. Has the run diverged?"
         )
-    return Predictions(scores, found.targets)
+    return Predictions(scores, predictions.targets)
 
 
 def _cached(
@@ -366,11 +366,11 @@ def _cached(
     size = sum(np.asarray(leaf).nbytes for leaf in structure.leaves(weights))
     if size * len(numbers) > budget:
         return load, 0
-    kept = {numbers[0]: weights}
+    cached = {numbers[0]: weights}
 
     def keeping(number: int) -> Model:
-        if number not in kept:
-            kept[number] = load(number)
-        return kept[number]
+        if number not in cached:
+            cached[number] = load(number)
+        return cached[number]
 
     return keeping, size * len(numbers)

@@ -51,10 +51,9 @@ class Problem(NamedTuple):
         self, predictions: np.ndarray, labels: np.ndarray
     ) -> tuple[dict[str, float], int]:
         """Returns the sums of the examples' values, and how many examples they are."""
-        found = self.values(predictions, labels)
-        return {n: float(v.sum(dtype=np.float64)) for n, v in found.items()}, len(
-            labels
-        )
+        values = self.values(predictions, labels)
+        sums = {n: float(v.sum(dtype=np.float64)) for n, v in values.items()}
+        return sums, len(labels)
 
     def judge(self) -> OutputJudge:
         """Returns how the mean of several checkpoints' predictions is judged."""

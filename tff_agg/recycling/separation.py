@@ -28,7 +28,8 @@ from tff_agg import checks
 # Checkpoints that correlate by no more than this count as independent: with so much
 # their spread is still nine tenths of what it should be.
 _ENOUGH = 0.2
-# More than this cannot be told from all: D(2s)/D(s) is 1.995 here and 2 there.
+# More than this cannot be told from 1, where nothing is forgotten: D(2s)/D(s) is 1.995
+# here, and 2 there.
 _MOST_LEFT = 0.95
 # At most so many spaces between the checkpoints that are compared.
 _SPACES = 64
@@ -122,9 +123,9 @@ def rounds_to_compare(
         burn_in = last // 2 if period == 1 else min(last // 2, last - 4 * period)
     first = max(burn_in, available[0])
     for space in range(max(1, -(-(last - first) // _SPACES)), last - first + 1):
-        found = range(-(-first // space) * space, last + 1, space)
-        if (period == 1 or period % space == 0) and have.issuperset(found):
-            return list(found)
+        spaced = range(-(-first // space) * space, last + 1, space)
+        if (period == 1 or period % space == 0) and have.issuperset(spaced):
+            return list(spaced)
     raise ValueError(f"there is one checkpoint from round {first} on; 2 are needed")
 
 
@@ -151,23 +152,25 @@ def memory_of(
         )
     (space,) = spaces
     unit = period // space if period > 1 else 1
-    found = {
+    by_shift = {
         shift: _second_difference(values, shift)
         for shift in range(unit, (len(rounds) - 1) // 2 + 1, unit)
     }
-    # What is left after a lag can be told where its double is there as well. Where no
-    # lag has one, nothing counts as left.
-    doubled = [shift for shift in found if 2 * shift in found]
-    longest = max(doubled or found, default=0)
-    if not longest or found[longest] == 0:
+    # How much is left after a lag follows from D at the lag and at its double. Where no
+    # lag has a double, nothing counts as left.
+    doubled = [shift for shift in by_shift if 2 * shift in by_shift]
+    longest = max(doubled or by_shift, default=0)
+    if not longest or by_shift[longest] == 0:
         return None
-    left = _left_by_doubling(found[2 * longest] / found[longest]) if doubled else 0.0
-    variance = found[longest] * _growth(left, 2 * total / (longest * space))
-    lags = [shift for shift in found if shift <= longest]
+    left = (
+        _left_by_doubling(by_shift[2 * longest] / by_shift[longest]) if doubled else 0.0
+    )
+    variance = by_shift[longest] * _growth(left, 2 * total / (longest * space))
+    lags = [shift for shift in by_shift if shift <= longest]
     return Memory(
         tuple(rounds),
         tuple(shift * space for shift in lags),
-        tuple(_left_by_share(found[shift] / variance) for shift in lags),
+        tuple(_left_by_share(by_shift[shift] / variance) for shift in lags),
         variance,
     )
 

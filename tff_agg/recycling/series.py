@@ -17,17 +17,17 @@ _T = TypeVar("_T")
 NAMES = ("iterate", "aggregate")
 #: What stands beside the scores of both: always the same answer, the best one.
 TRIVIAL = "trivial"
-#: The one of them that is meant to be used, by all who say nothing else.
+#: The one of them that is used where nothing else is asked for.
 BROADCAST = "aggregate"
 #: What tables and pictures call them.
 IN_WORDS: Mapping[str, str] = {"aggregate": "θ^AGG, as broadcast", "iterate": "θ"}
 
 
 def apart(by_name: Mapping[str, _T]) -> dict[str, _T]:
-    """Returns what is said of both by their names in words, what is used first.
+    """Returns the values of both by their names in words, first what is broadcast.
 
-    Without an averager both are the same, and only one is told. What is said of
-    `TRIVIAL`, if anything is, comes last.
+    Without an averager both are the same, and there is one entry. That of `TRIVIAL`, if
+    there is one, comes last.
 
     Example:
       >>> apart({'iterate': 0.1, 'aggregate': 0.2})
@@ -35,12 +35,12 @@ def apart(by_name: Mapping[str, _T]) -> dict[str, _T]:
       >>> apart({'iterate': 0.1, 'aggregate': 0.1})
       {'θ, as broadcast': 0.1}
     """
-    found = {words: by_name[name] for name, words in IN_WORDS.items()}
-    used, other = found.values()
-    found = {"θ, as broadcast": used} if used == other else found
+    in_words = {words: by_name[name] for name, words in IN_WORDS.items()}
+    used, other = in_words.values()
+    in_words = {"θ, as broadcast": used} if used == other else in_words
     if TRIVIAL in by_name:
-        found["always the same answer"] = by_name[TRIVIAL]
-    return found
+        in_words["always the same answer"] = by_name[TRIVIAL]
+    return in_words
 
 
 class Series(Protocol):
@@ -88,7 +88,7 @@ class Passing:
       series = Passing(parse_methods('uta:100 ema:0.9'))
       for number, weights in training:
           series.add(number, weights)
-      found = evaluate(series, methods, [number], score)
+      scores = evaluate(series, methods, [number], score)
     """
 
     def __init__(

@@ -257,9 +257,9 @@ def compare_estimators(
     independent, checkpoints = [], []
     for _ in range(repeats):
         order = rng.permutation(len(runs))
-        found = widths([final(runs[i]) for i in order])
-        sizes = found.sizes
-        independent.append(found.means)
+        of_runs = widths([final(runs[i]) for i in order])
+        sizes = of_runs.sizes
+        independent.append(of_runs.means)
         chosen = runs[rng.integers(len(runs))]
         checkpoints.append(alone(chosen).means)
     return Comparison(sizes, np.array(independent), np.array(checkpoints))

@@ -154,19 +154,19 @@ def window_warnings(
       ['k = 5 of round 22 reaches back to round 0, because some rounds have no
       checkpoint', 'k = 9 of round 22: there are only 5 checkpoints']
     """
-    found = []
+    warnings = []
     for end in rounds:
         newest = position_of(members, end)
         for k in sorted(set(ks)):
             name = f"k = {k} of round {end}"
             if k > newest + 1:
-                found.append(f"{name}: there are only {newest + 1} checkpoints")
+                warnings.append(f"{name}: there are only {newest + 1} checkpoints")
             elif (first := members[newest - k + 1]) < end - k + 1:
-                found.append(
+                warnings.append(
                     f"{name} reaches back to round {first}, because some rounds have "
                     "no checkpoint"
                 )
-    return found
+    return warnings
 
 
 def position_of(members: Sequence[int], round_number: int) -> int:

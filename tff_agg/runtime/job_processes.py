@@ -45,28 +45,30 @@ class Ended(NamedTuple):
         return self.value
 
 
-#: Called with what a job tells, and the position of its item.
-OnTold = Callable[[int, Any], None]
+#: Called with the position of an item and with what its job gave to `tell`.
+OnReport = Callable[[int, Any], None]
 
 
-class _Told(NamedTuple):
-    """What a job tells before it ends."""
+class _Report(NamedTuple):
+    """What a job has given to `tell`."""
 
     message: Any
 
 
-# Sends something to the process that gave the work; there is one only in another.
+# Sends something to the process that spread the job; None where no job is running.
 _send: Callable[[object], None] | None = None
 
 
 def tell(message: object) -> None:
-    """Tells the process that has spread this job something; here nobody listens.
+    """Sends a message to the process that has spread this job, for its `on_report`.
+
+    It goes nowhere where there is no other process: with one process, and on a cluster.
 
     Args:
-      message: Picklable. Jobs on a cluster tell nobody.
+      message: Picklable.
     """
     if _send is not None:
-        _send(_Told(message))
+        _send(_Report(message))
 
 
 class Processes:
@@ -97,7 +99,7 @@ class Processes:
         function: Callable[[_T], object],
         items: Iterable[_T],
         near: Callable[[_T], Hashable] | None = None,
-        on_told: OnTold | None = None,
+        on_report: OnReport | None = None,
     ) -> Generator[Ended, None, None]:
         """Calls a function with each item; all as in the function `spread`."""
         waiting = _Waiting(items, near)
@@ -113,9 +115,9 @@ class Processes:
             answered = connection.wait([process.line for process in self._busy])
             for process in [p for p in self._busy if p.line in answered]:
                 ended = process.read_answer()
-                if isinstance(ended, _Told):
-                    if on_told is not None:
-                        on_told(process.position, ended.message)
+                if isinstance(ended, _Report):
+                    if on_report is not None:
+                        on_report(process.position, ended.message)
                 elif ended is not None:
                     self._busy.remove(process)
                     if process.is_alive():
@@ -243,7 +245,7 @@ class _Process:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.line.send((None if known else function, position, item))
 
-    def read_answer(self) -> Ended | _Told | None:
+    def read_answer(self) -> Ended | _Report | None:
         """Reads the line, which has something to read.
 
         Returns:

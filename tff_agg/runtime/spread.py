@@ -11,14 +11,14 @@ from typing import TypeVar
 
 from tff_agg.runtime.job_processes import (
     Ended,
-    OnTold,
+    OnReport,
     Processes,
     called_with,
     portable_error,
     tell,
 )
 
-__all__ = ["Ended", "OnTold", "Processes", "spread", "tell"]
+__all__ = ["Ended", "OnReport", "Processes", "spread", "tell"]
 
 _T = TypeVar("_T")
 
@@ -32,7 +32,7 @@ def spread(
     cpus_per_job: float = 1,
     near: Callable[[_T], Hashable] | None = None,
     set_up: Callable[[], object] | None = None,
-    on_told: OnTold | None = None,
+    on_report: OnReport | None = None,
 ) -> Generator[Ended, None, None]:
     """Calls a function with each item and yields results as they come.
 
@@ -59,8 +59,8 @@ def spread(
         other is at.
       set_up: Called in each process that is started, before anything of the job is
         loaded: what must be said before TensorFlow is imported. Picklable.
-      on_told: Called with the position of an item and whatever its job gives to `tell`,
-        in another process of this machine.
+      on_report: Called with the position of an item and whatever its job gives to
+        `tell`, in another process of this machine.
 
     Yields:
       An `Ended` for each item, in the order in which they end. An Exception of a job is
@@ -80,7 +80,7 @@ def spread(
         yield from _on_ray(function, items, address, cpus_per_job, set_up)
         return
     with Processes(processes, set_up) as crew:
-        yield from crew.spread(function, items, near, on_told)
+        yield from crew.spread(function, items, near, on_report)
 
 
 def _on_ray(

@@ -3,7 +3,7 @@
 import contextlib
 
 from tff_agg import checks
-from tff_agg.runtime.lanes.pool import usable_cores
+from tff_agg.processes import usable_cores
 
 
 def configure_threads(

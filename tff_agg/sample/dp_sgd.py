@@ -17,6 +17,7 @@ import numpy as np
 from tff_agg import averaging, privacy, server
 from tff_agg.aliases import Array, JsonObject, Structure
 from tff_agg.noise import seeds
+from tff_agg.processes import usable_cores
 from tff_agg.sample import laned_sum, per_example
 from tff_agg.sample.per_example import ClippedSum, Count, Examples, SampleModel
 from tff_agg.server import state as states
@@ -220,7 +221,7 @@ class DPSGDProcess:
         """Returns what the last bits of a step depend on besides the libraries."""
         return {
             "devices": [str(device) for device in jax.devices()],
-            "cores": per_example.cores(),
+            "cores": usable_cores(),
         }
 
 

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+
+from tff_agg.processes import usable_cores
 
 #: A model's weights by name.
 Weights = Mapping[str, jax.Array]
@@ -73,7 +74,7 @@ class SampleModel:
     @property
     def lanes(self) -> int:
         """How many micro-batches are computed side by side."""
-        return cores() if self.by_core else 1
+        return usable_cores() if self.by_core else 1
 
     def micro_batch(self, weights: Weights, memory_budget: int) -> int:
         """Returns how many examples fit the memory budget; one at least."""
@@ -207,11 +208,6 @@ def augmented(
         return jnp.mean(jax.vmap(loss, (None, 0))(weights, copies))
 
     return mean
-
-
-def cores() -> int:
-    """Returns how many cores this process may use; JAX adds up accordingly."""
-    return len(os.sched_getaffinity(0))
 
 
 def _beside(flags: jax.Array, array: jax.Array) -> jax.Array:

@@ -93,21 +93,21 @@ def table(findings: Iterable[Mapping[str, Any]]) -> Table:
 
     rows = [
         [
-            found["threat"],
-            number(found["claimed"]),
-            number(found["estimate"]),
-            " to ".join(map(number, found["interval"])),
-            number(found["lower_bound"]),
-            f"{found['correct']} of {found['canaries']}",
+            finding["threat"],
+            number(finding["claimed"]),
+            number(finding["estimate"]),
+            " to ".join(map(number, finding["interval"])),
+            number(finding["lower_bound"]),
+            f"{finding['correct']} of {finding['canaries']}",
         ]
-        for found in findings
+        for finding in findings
     ]
     head = ("released", "claimed ε", "estimate", "interval", "lower bound", "guessed")
     return Table(head, rows)
 
 
 def audit_run(run: runs.Run, config: AuditConfig) -> int:
-    """Audits a run, prints what is found and returns the exit status."""
+    """Audits a run, prints the results and returns the exit status."""
     with contextlib.ExitStack() as stack:
         subject = subject_of(run, stack)
         bar = stack.enter_context(
@@ -118,7 +118,7 @@ def audit_run(run: runs.Run, config: AuditConfig) -> int:
         outcome = canary_audit.run(
             subject, config, run.folder, lambda t, metrics: bar.update(1)
         )
-    print(show.render(table(found.to_json() for found in outcome.findings)))
+    print(show.render(table(finding.to_json() for finding in outcome.findings)))
     if outcome.noise is not None:
         print(
             f"noise: {outcome.noise.variance:.4f} of the planned variance, "
@@ -126,7 +126,7 @@ def audit_run(run: runs.Run, config: AuditConfig) -> int:
             f"{outcome.noise.p_value:.3g}"
         )
     print(f"Everything is in {outcome.folder}")
-    worst = max(outcome.findings, key=lambda found: found.lower_bound)
+    worst = max(outcome.findings, key=lambda finding: finding.lower_bound)
     print((worst if outcome.refutes_claim else outcome.findings[0]).summary())
     return 1 if outcome.refutes_claim else 0
 

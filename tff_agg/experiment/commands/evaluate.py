@@ -140,7 +140,7 @@ def panels(options: EvaluateOptions, results: Results) -> dict[str, dict[str, Cu
     choose, so there it is that of the first that was asked for.
     """
     metric = results.study.task.metrics[0]
-    found: dict[str, dict[str, Curve]] = {}
+    curves: dict[str, dict[str, Curve]] = {}
     for row, lines in results.rows().items():
         by_kind: dict[str, dict[Line, list[float]]] = {}
         for line in lines:
@@ -153,8 +153,8 @@ def panels(options: EvaluateOptions, results: Results) -> dict[str, dict[str, Cu
             (asked,) = results.study.also(line, 0, results.config(line))
             title = line.use.methods[0].title
             curve = results.curve(line, options.split, within=asked.rounds)
-            found.setdefault(row, {})[title] = curve
-    return found
+            curves.setdefault(row, {})[title] = curve
+    return curves
 
 
 def run(task: type[Task], options: EvaluateOptions) -> int:

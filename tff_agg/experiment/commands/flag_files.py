@@ -30,7 +30,7 @@ def _expanded(
     arguments: Iterable[str], folder: pathlib.Path, inside: tuple[pathlib.Path, ...]
 ) -> list[str]:
     """Expands arguments whose paths are relative to a folder."""
-    found: list[str] = []
+    flat: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -38,12 +38,12 @@ def _expanded(
             path = value if equals else next(rest, "")
             if not path:
                 raise flags.Error(f"{name} must name a file, such as {name}=run.cfg")
-            found += _lines(folder / pathlib.Path(path).expanduser(), inside)
+            flat += _lines(folder / pathlib.Path(path).expanduser(), inside)
         else:
-            found.append(argument)
+            flat.append(argument)
             if argument == "--":  # what follows is no flag
-                return [*found, *rest]
-    return found
+                return [*flat, *rest]
+    return flat
 
 
 def _lines(path: pathlib.Path, inside: tuple[pathlib.Path, ...]) -> list[str]:

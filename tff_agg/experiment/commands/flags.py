@@ -126,12 +126,12 @@ def written(options: Any, roles: Sequence[fields.Role] = fields.ROLES) -> list[s
 
 def _values(values: flags.FlagValues, options: type) -> dict[str, Any]:
     """Returns the values of a dataclass's fields: as given, of the preset, default."""
-    found = {name: values[name].value for name in _names(options)}
+    settings = {name: values[name].value for name in _names(options)}
     if not issubclass(options, TrainConfig):
-        return found
-    settings = presets.PRESETS[values[_PRESET].value].settings
-    return found | {
-        name: value for name, value in settings.items() if not values[name].present
+        return settings
+    preset = presets.PRESETS[values[_PRESET].value].settings
+    return settings | {
+        name: value for name, value in preset.items() if not values[name].present
     }
 
 
@@ -203,13 +203,15 @@ def _reader(
     if element is Method:
         parser = _Parser(methods.parse_methods, "such as 'uta:10,50 ema:0.9 opa:10'")
         return parser, _Serializer(methods.written)
-    one = (
+    of_element = (
         flags.EnumParser(choices)
         if choices
         else _BUILT_IN.get(element, flags.ArgumentParser)()
     )
     separated = _Parser(
-        lambda text: tuple(one.parse(part.strip()) for part in text.split(",") if part),
+        lambda text: tuple(
+            of_element.parse(part.strip()) for part in text.split(",") if part
+        ),
         f"with commas{f', of {choices}' if choices else ''}",
     )
     return separated, _Serializer(lambda value: ",".join(map(str, value)))

@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM, answered with one line instead of a traceback.
 
-A binary calls `install` first. From then on both signals raise `Interrupted` wherever
+A command calls `install` first. From then on both signals raise `Interrupted` wherever
 the main thread is, so that everything on the way out is left in order: lanes stop,
 worker processes end, files that are not whole are removed. `plain_ending` says so to
 the user, and ends the program with the exit status that shells expect.

@@ -2,9 +2,8 @@
 
 Settings, the privacy statement with what it covers and what not, an audit that was run
 before, curves, a table of ways to aggregate the checkpoints, and how uncertain
-predictions and scores are. It
-shows released models and scores on evaluation data; what clients measured in training,
-which has no noise, is left out.
+predictions and scores are. It shows released models and scores on evaluation data; what
+clients measured in training, which has no noise, is left out.
 """
 
 import base64
@@ -28,6 +27,7 @@ from tff_agg.experiment.study.scores import ALL
 from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.study.train import answers
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
+from tff_agg.experiment.terminal import test_table
 from tff_agg.fields import described
 from tff_agg.recycling import methods, series
 from tff_agg.recycling.methods import LAST, Method, Progress, parse_methods
@@ -138,15 +138,15 @@ def _facts(privacy: dict[str, Any]) -> Table:
 
 
 def _audit(run: runs.Run, privacy: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns what an audit that was run before has found; None without one."""
-    found = privacy.get("audit")
-    if not found:
+    """Returns the results of an audit that was run before; None without one."""
+    audited = privacy.get("audit")
+    if not audited:
         return None
     path = run.folder / "audit" / "scores.png"
     return {
-        "paragraph": found["paragraph"],
-        "table": audit.table(found["findings"]),
-        "refuted": any(finding["refutes_claim"] for finding in found["findings"]),
+        "paragraph": audited["paragraph"],
+        "table": audit.table(audited["findings"]),
+        "refuted": any(finding["refutes_claim"] for finding in audited["findings"]),
         "picture": _as_url("image/png", path.read_bytes()) if path.exists() else None,
     }
 
@@ -184,15 +184,10 @@ def _as_url(kind: str, content: bytes) -> str:
 
 def _tested(run: runs.Run) -> Table | None:
     """Returns the test scores of the last round; None where it was not tested."""
-    history, metrics = run.opened.history, run.task.metrics
+    history = run.opened.history
     if history is None or history.tested is None:
         return None
-    rows = [
-        [weights, group, *(m.show(scores[m.name]) for m in metrics)]
-        for weights, by_group in series.apart(history.tested).items()
-        for group, scores in by_group.items()
-    ]
-    return Table(["weights", "test on", *(m.label for m in metrics)], rows)
+    return test_table(history.tested, run.task.metrics)
 
 
 def _methods(
@@ -226,7 +221,7 @@ def _uncertainty(
     task_class: type[Task], config: ReportConfig, on_progress: Progress | None
 ) -> dict[str, Any]:
     """Returns how uncertain scores and predictions are, or why that is not known."""
-    made = uncertainty.UncertaintyConfig(
+    asked = uncertainty.UncertaintyConfig(
         runs=(config.run,),
         out="",
         sizes=_SIZES,
@@ -235,17 +230,17 @@ def _uncertainty(
         data=config.data,
     )
     try:
-        found = uncertainty.compare(task_class, made, on_progress)
+        results = uncertainty.compare(task_class, asked, on_progress)
     except ValueError as error:
         return {"reason": str(error)}
-    widths = found.widths
+    widths = results.widths
     return {
         "reason": None,
         "spreads": Table(
             ["metric", "last checkpoint", "± standard deviation"],
             [
                 [s.metric.label, s.metric.show(s.last), s.metric.show(s.deviation)]
-                for s in found.spreads
+                for s in results.spreads
             ],
         ),
         "widths": Table(
@@ -255,8 +250,8 @@ def _uncertainty(
                 for n, width in zip(widths.sizes, widths.checkpoints[0], strict=True)
             ],
         ),
-        "examples": made.examples,
-        "notes": " ".join(found.notes),
+        "examples": asked.examples,
+        "notes": " ".join(results.notes),
     }
 
 

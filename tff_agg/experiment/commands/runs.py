@@ -20,8 +20,8 @@ def run(task_class: type[Task], arguments: Sequence[str]) -> int:
 
     whose = f"Scores are of {series.IN_WORDS[series.BROADCAST]}."
     if len(arguments) == 2:
-        one, other = (run_list.summary(task_class, pathlib.Path(a)) for a in arguments)
-        lines = run_list.compare(task_class, one, other)
+        both = [run_list.summary(task_class, pathlib.Path(a)) for a in arguments]
+        lines = run_list.compare(task_class, *both)
         print(show.render(show.Table(["", *arguments], lines)))
         print(whose)
         return 0
@@ -31,16 +31,16 @@ def run(task_class: type[Task], arguments: Sequence[str]) -> int:
             f"{len(arguments)} folders"
         )
     (top,) = arguments
-    found, damaged = [], []
+    summaries, damaged = [], []
     for folder in run_list.find(top):
         try:
-            found.append(run_list.summary(task_class, folder))
+            summaries.append(run_list.summary(task_class, folder))
         except (ValueError, ledger.ResumeError) as error:
             damaged.append(f"{folder}: {error}")
     metric = task_class.metrics[0].label
     header = ["run", "rounds", "ε", f"validation {metric}", f"test {metric}"]
-    lines = run_list.rows(task_class, found, top)
-    if found:
+    lines = run_list.rows(task_class, summaries, top)
+    if summaries:
         header.append("settings that differ")
         print(show.render(show.Table(header, lines)))
         print(whose)

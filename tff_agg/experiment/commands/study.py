@@ -59,10 +59,10 @@ def run(
         print(estimate.of_study(study, out))
         return 0
     if options.report_only:
-        found = search.results(study, out)
+        results = search.results(study, out)
     else:
         with contextlib.closing(progress.StageBar()) as bar:
-            found = search.perform(
+            results = search.perform(
                 study,
                 out,
                 processes=options.processes,
@@ -70,12 +70,12 @@ def run(
                 cpus_per_job=options.cpus_per_job,
                 on_progress=bar,
             )
-    if not found.lines:
+    if not results.lines:
         print(f"There is nothing to show yet in {out}")
         return 0
-    made = report(options, found)
-    reports.write(made, out)
-    print(f"\n{reports.shown(made)}\n\nTables, pictures and scores are in {out}")
+    shown = report(options, results)
+    reports.write(shown, out)
+    print(f"\n{reports.shown(shown)}\n\nTables, pictures and scores are in {out}")
     if not options.report_only:
         print(f"{time.monotonic() - began:.0f} s in all")
     return 0

@@ -80,11 +80,11 @@ class TuneOptions(Performing, OfRuns):
 
     def without_effect(self, given: Collection[str]) -> list[str]:
         """Returns which of the given fields change nothing; a text for each."""
-        found = fields.without_effect(self, given)
+        idle = fields.without_effect(self, given)
         if self.algorithm == "training":
             needs = "needs algorithm=inference; it is training"
-            found += [f"{name} {needs}" for name in _OF_INFERENCE if name in given]
-        return found
+            idle += [f"{name} {needs}" for name in _OF_INFERENCE if name in given]
+        return idle
 
 
 def declare(task: type[Task], options: TuneOptions) -> Study:
@@ -234,9 +234,9 @@ def candidate_table(task: type[Task], results: Results) -> Table:
         for name in names:
             for s, m, by_seed in results.candidates(line, name):
                 of.setdefault((in_words(s), m), {})[name] = fmean(by_seed)
-        for (words, m), found in of.items():
+        for (words, m), own in of.items():
             chosen = int((words, m) == (in_words(settings), str(method)))
-            values = [found.get(name, "") for name in names]
+            values = [own.get(name, "") for name in names]
             rows.append([line.row, line.name, words, m, *values, chosen])
     header = ("runs", "line", "settings", "method", *names, "chosen")
     return Table(header, rows)
@@ -244,7 +244,7 @@ def candidate_table(task: type[Task], results: Results) -> Table:
 
 def panels(results: Results) -> dict[str, figures.Choices]:
     """Returns, for each line, the metric over the parameter; a curve for each start."""
-    found = {}
+    choices = {}
     for line in results.lines:
         tried = results.candidates(line)
         if len(tried) < 2 or line.name == BEST:
@@ -258,8 +258,8 @@ def panels(results: Results) -> dict[str, figures.Choices]:
         start = f"τ = {settings['start_round']}" if settings else ""
         chosen = (start, _parameter(settings, str(method)))
         title = line.name if len(results.rows()) == 1 else f"{line.row}: {line.name}"
-        found[title] = figures.Choices(curves, chosen)
-    return found
+        choices[title] = figures.Choices(curves, chosen)
+    return choices
 
 
 def _parameter(settings: Settings, method: str) -> str:

@@ -5,9 +5,9 @@ highest mean score over N models, averaged over all predictions. The models are 
 final ones of N runs, or N checkpoints of a single run. Prints both for several N with
 their ratio, and writes widths.csv and widths.png.
 
-How far apart a run's checkpoints have to be to count as independent is found in its
-predictions, and their intervals are widened by what they still fall short. With
---separation they are taken so far apart, as they are.
+A run's predictions say how far apart its checkpoints have to be to count as
+independent; their intervals are widened by what they still fall short. With
+--separation they are taken so far apart, and the intervals left as they are.
 
 Where one run is given, there is nothing to compare: what its checkpoints say stands
 alone, beside the standard deviation that they give the metrics (metrics.csv).
@@ -50,7 +50,7 @@ class UncertaintyConfig(OfRuns):
     split: str = described("heldout", "the data", SAMPLE_SEEDS)
     examples: int = described(1000, "the size of the sample", at_least=1)
     separation: int = described(
-        0, "the rounds between two checkpoints; 0: found in their predictions"
+        0, "the rounds between two checkpoints; 0: as their predictions ask for"
     )
     burn_in: int = described(
         0, "the first round whose checkpoint may be used; 0 with separation=0: the "
@@ -160,13 +160,13 @@ def compare(
         )
 
     def alone(run: int) -> uncertainty.Widths:
-        found = []
+        means = []
         for size in sizes:
             rounds = bars(run).checkpoints(size)
             newest_first = [Handle(run, t) for t in reversed(rounds)]
             width = widths(newest_first, [size])
-            found.append(width.means[0] * bars(run).widening(rounds))
-        return uncertainty.Widths(tuple(sizes), np.array(found), width.examples)
+            means.append(width.means[0] * bars(run).widening(rounds))
+        return uncertainty.Widths(tuple(sizes), np.array(means), width.examples)
 
     whose = f"Checkpoints of {IN_WORDS[config.series]}."
     if single:
@@ -211,12 +211,12 @@ def spreads(
     mean = np.full(count, 1 / count)
 
     def spread(metric: Metric) -> Spread:
-        column = np.array([found[metric.name] for found in values])
-        one, of_mean = (
+        column = np.array([scores[metric.name] for scores in values])
+        of_last, of_mean = (
             widening * float(np.sqrt(uncertainty.variance_estimate(column, weights)))
             for weights in (None, mean)
         )
-        return Spread(metric, float(column[-1]), one, of_mean, tuple(rounds))
+        return Spread(metric, float(column[-1]), of_last, of_mean, tuple(rounds))
 
     return tuple(spread(metric) for metric in run.task.metrics)
 
@@ -227,7 +227,7 @@ def theory_lines(
     """Says what Theorem 5.1 says of the run."""
     rounds, burn_in = bars.rounds[-1], max(1, bars.burn_in)
     counts = theory.samples(rounds, burn_in, bars.separation)
-    found = [
+    lines = [
         f"From {rounds} rounds of one budget: {counts.checkpoints} checkpoints "
         f"(1 + (T − t_1)/γ, t_1 = {burn_in}, γ = {bars.separation}), or {counts.runs} "
         "independent runs (T/t_1)."
@@ -238,32 +238,32 @@ def theory_lines(
         times = theory.mixing(
             config.smoothness, run.task.num_parameters, apart**0.5, config.bias
         )
-        found.append(
+        lines.append(
             f"For a loss of smoothness {config.smoothness:g}, if it were 1-strongly "
             f"convex: κ_1 = {times.burn_in:.1f} and κ_2 = {times.separation:.1f} of "
             f"summed learning rates keep the bias to the order of {config.bias:g}."
         )
-    return found
+    return lines
 
 
-def table(found: Findings) -> str:
-    """Formats what was found for the terminal."""
+def table(findings: Findings) -> str:
+    """Formats the findings for the terminal."""
     from tff_agg.experiment.study import show
 
-    estimators = _estimators(found.widths)
+    estimators = _estimators(findings.widths)
     rows: list[list[object]] = []
-    for i, n in enumerate(found.widths.sizes):
+    for i, n in enumerate(findings.widths.sizes):
         row: list[object] = [n]
         for values in estimators.values():
             width = f"{values[:, i].mean():.5f}"
             repeats = f" ± {_error(values[:, i]):.5f}" if len(values) > 1 else ""
             row.append(width + repeats)
-        ratio = [f"{found.widths.ratio[i]:.2f}"] if len(estimators) > 1 else []
+        ratio = [f"{findings.widths.ratio[i]:.2f}"] if len(estimators) > 1 else []
         rows.append(row + ratio)
     ratio = ["ratio"] if len(estimators) > 1 else []
     title = "Mean width of the confidence interval of a prediction, by N models"
     text = show.render(show.Table(["N", *estimators, *ratio], rows, title))
-    for spread in found.spreads:
+    for spread in findings.spreads:
         metric = spread.metric
         text += (
             f"\n{metric.label}: {metric.show(spread.last)} ± "
@@ -272,14 +272,14 @@ def table(found: Findings) -> str:
             f"{len(spread.rounds)} checkpoints of the rounds {spread.rounds[0]} to "
             f"{spread.rounds[-1]})"
         )
-    return "\n".join([text, *found.notes])
+    return "\n".join([text, *findings.notes])
 
 
-def _estimators(found: uncertainty.Comparison) -> dict[str, np.ndarray]:
+def _estimators(widths: uncertainty.Comparison) -> dict[str, np.ndarray]:
     """Returns widths [repeats, sizes] by the name of the estimator."""
     both = {
-        "independent runs": found.independent,
-        "one run's checkpoints": found.checkpoints,
+        "independent runs": widths.independent,
+        "one run's checkpoints": widths.checkpoints,
     }
     return {name: values for name, values in both.items() if len(values)}
 
@@ -299,13 +299,13 @@ def write(findings: Findings, out: str) -> None:
     from tff_agg.experiment.study.show import Table
 
     folder = files.results_folder(out)
-    found = findings.widths
-    estimators = _estimators(found)
+    compared = findings.widths
+    estimators = _estimators(compared)
     rows: list[list[object]] = [
         [name, n, repeat, width]
         for name, values in estimators.items()
         for repeat, widths in enumerate(values)
-        for n, width in zip(found.sizes, widths, strict=True)
+        for n, width in zip(compared.sizes, widths, strict=True)
     ]
     header = ["estimator", "models", "repeat", "width"]
     show.save(Table(header, rows), folder / "widths.csv")
@@ -320,23 +320,20 @@ def write(findings: Findings, out: str) -> None:
         show.save(Table(header, rows), folder / "metrics.csv")
     figure, (axis,) = figures.new_figure(1)
     for name, values in estimators.items():
-        errors = [_error(values[:, i]) for i in range(len(found.sizes))]
+        errors = [_error(values[:, i]) for i in range(len(compared.sizes))]
         axis.errorbar(
-            found.sizes, values.mean(axis=0), errors, fmt="o-", capsize=3, label=name
+            compared.sizes, values.mean(axis=0), errors, fmt="o-", capsize=3, label=name
         )
     if len(estimators) > 1:
-        tops = found.independent.mean(axis=0)
-        marks = list(zip(found.sizes, found.ratio, tops, strict=True))
-    else:
-        marks = []
-    for n, ratio, top in marks:
-        axis.annotate(
-            f"×{ratio:.2f}", (n, top), textcoords="offset points", xytext=(4, 6),
-            fontsize=8,
-        )  # fmt: skip
+        tops = compared.independent.mean(axis=0)
+        for n, ratio, top in zip(compared.sizes, compared.ratio, tops, strict=True):
+            axis.annotate(
+                f"×{ratio:.2f}", (n, top), textcoords="offset points", xytext=(4, 6),
+                fontsize=8,
+            )  # fmt: skip
     axis.set(xlabel="number of models N", ylabel="mean width of the 95 % interval")
     axis.set(xscale="log", yscale="log")
-    axis.set_xticks(found.sizes, [str(n) for n in found.sizes])
+    axis.set_xticks(compared.sizes, [str(n) for n in compared.sizes])
     axis.minorticks_off()
     axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
@@ -352,16 +349,16 @@ def run(
     on_progress: Progress | None = None,
 ) -> Findings:
     """Compares, writes the results and returns them."""
-    found = compare(task_class, config, on_progress)
-    write(found, config.out)
-    return found
+    findings = compare(task_class, config, on_progress)
+    write(findings, config.out)
+    return findings
 
 
 def uncertain(task_class: type[Task], config: UncertaintyConfig) -> int:
-    """Compares, and shows what was found."""
+    """Compares, and shows the results."""
     with contextlib.closing(progress.StageBar()) as bar:
-        found = run(task_class, config, bar)
-    print(table(found))
+        findings = run(task_class, config, bar)
+    print(table(findings))
     print(f"Everything is in {config.out}")
     return 0
 

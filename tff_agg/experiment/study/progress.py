@@ -49,7 +49,7 @@ class Rounds:
         self._done = dict.fromkeys(runs, 0)
         self._tell()
 
-    def on_told(self, position: int, step: tuple[str, int, int]) -> None:
+    def on_report(self, position: int, step: tuple[str, int, int]) -> None:
         """Takes what a job tells; but for the rounds of its run it is left out."""
         name, done, total = step
         if name in self._done:

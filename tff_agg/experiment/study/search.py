@@ -156,7 +156,7 @@ def _work(
         cpus_per_job=crew.cpus_per_job,
         near=lambda item: study.near(item[0].trial),
         set_up=None if crew.here else set_up,
-        on_told=None if rounds is None else rounds.on_told,
+        on_report=None if rounds is None else rounds.on_report,
     )
     with contextlib.closing(ended_jobs):
         for ended in ended_jobs:

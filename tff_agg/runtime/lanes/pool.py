@@ -10,7 +10,6 @@ same bits however long each client takes.
 
 import concurrent.futures
 import contextlib
-import os
 import queue
 import threading
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tff_agg import checks
+from tff_agg.processes import usable_cores
 
 _T = TypeVar("_T")
 
@@ -80,11 +80,6 @@ def choose_lanes(
     resolved = [_resolve(device, known) for device in devices]
     count = lanes or len(resolved)
     return tuple(Lane(i, resolved[i % len(resolved)]) for i in range(count))
-
-
-def usable_cores() -> int:
-    """Counts the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _resolve(device: str, known: Sequence[str]) -> str:

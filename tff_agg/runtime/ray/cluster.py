@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_agg import checks
+from tff_agg.processes import usable_cores
 from tff_agg.runtime import errors
 from tff_agg.runtime.compile.client_work import ClientForm, SecureSums
 from tff_agg.runtime.compile.mapreduce import MapReduceContext
@@ -24,7 +25,7 @@ from tff_agg.runtime.compile.values import Value
 from tff_agg.runtime.errors import LaneFailure
 from tff_agg.runtime.lanes import balancing, facts
 from tff_agg.runtime.lanes.data import LaneData, Source
-from tff_agg.runtime.lanes.pool import ClientRun, Lane, assign, usable_cores
+from tff_agg.runtime.lanes.pool import ClientRun, Lane, assign
 from tff_agg.runtime.lanes.work import Observer, ingested
 from tff_agg.runtime.ray import transport
 from tff_agg.runtime.ray.actor import LaneActor, LaneSettings, LaneSum, SharedData

@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
+from tff_agg.processes import usable_cores
 from tff_agg.runtime import quiet
 
 _log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class RaySession:
                 try:
                     ray.init(
                         address="local",
-                        num_cpus=cpus or len(os.sched_getaffinity(0)),
+                        num_cpus=cpus or usable_cores(),
                         include_dashboard=False,
                         object_store_memory=object_store_bytes,
                         _node_ip_address=_LOOPBACK,
