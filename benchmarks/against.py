@@ -11,22 +11,31 @@ else the machine does can only add to it.
         benchmarks.server_step --one=tree:uta10
 """
 
+import dataclasses
 import json
 import os
 import pathlib
 import subprocess
 import sys
 
-from absl import app, flags
-
-_OTHER = flags.DEFINE_string("other", None, "The other checkout.", required=True)
-_FIGURE = flags.DEFINE_string(
-    "figure", "rounds", "Which figure of the JSON; of a list the smallest counts."
-)
-_REPEATS = flags.DEFINE_integer("repeats", 3, "Runs of each checkout.", lower_bound=1)
+from benchmarks import programs, turns
+from tff_agg.fields import described
 
 
-def figure_of(module: str, arguments: list[str], folder: pathlib.Path) -> float:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is compared."""
+
+    other: str = described("", "the other checkout")
+    figure: str = described(
+        "rounds", "which figure of the JSON; of a list the smallest counts"
+    )
+    repeats: int = described(3, "runs of each checkout", at_least=1)
+
+
+def figure_of(
+    figure: str, module: str, arguments: list[str], folder: pathlib.Path
+) -> float:
     """Runs a benchmark in a checkout and returns its figure."""
     # With -m and the folder as the working directory, Python imports from there.
     done = subprocess.run(
@@ -37,27 +46,28 @@ def figure_of(module: str, arguments: list[str], folder: pathlib.Path) -> float:
         check=True,
         text=True,
     )
-    found = json.loads(done.stdout.splitlines()[-1])[_FIGURE.value]
+    found = json.loads(done.stdout.splitlines()[-1])[figure]
     return min(found) if isinstance(found, list) else found
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) < 2:
-        raise app.UsageError("which benchmark? Give its module after --")
-    here = pathlib.Path(__file__).resolve().parents[1]
-    folders = {"this": here, "other": pathlib.Path(_OTHER.value).resolve()}
+def main(options: Options, arguments: list[str]) -> None:
+    """Compares, and prints every run."""
+    if not arguments or not options.other:
+        raise ValueError("needs --other, and after -- the module of a benchmark")
+    module, *rest = arguments
+    folders = {"this": turns.ROOT, "other": pathlib.Path(options.other).resolve()}
     best = dict.fromkeys(folders, float("inf"))
-    for _ in range(_REPEATS.value):
+    for _ in range(options.repeats):
         for name, folder in folders.items():
-            found = figure_of(argv[1], argv[2:], folder)
+            found = figure_of(options.figure, module, rest, folder)
             best[name] = min(best[name], found)
-            print(f"{name:6} {_FIGURE.value} {found:.4f}", flush=True)
+            print(f"{name:6} {options.figure} {found:.4f}", flush=True)
     ratio = best["this"] / best["other"]
     print(
         f"this {best['this']:.4f}, other {best['other']:.4f}: "
-        f"this / other = {ratio:.3f} ({' '.join(argv[1:])})"
+        f"this / other = {ratio:.3f} ({' '.join(arguments)})"
     )
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options, arguments="-- MODULE [flags]")

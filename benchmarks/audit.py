@@ -9,31 +9,33 @@ shows how much of the guarantee is not used.
     python -m benchmarks.audit --false_alarms=200
 """
 
-import json
-import pathlib
+import dataclasses
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from scipy.stats import binomtest
 
-from benchmarks import own_flags
+from benchmarks import programs
 from tff_agg import averaging, noise, privacy
 from tff_agg.audit import canaries, exposure, findings, simulation, threats
+from tff_agg.fields import described
 from tff_agg.server import ServerStep, server_step
 from tff_agg.server import momentum as momentum_of
 
-# Flags of its own: tests import this module beside others that have some.
-_FLAGS = own_flags.OwnFlags()
-_ROUNDS = _FLAGS.integer("rounds", 64, "Rounds of a run.")
-_CANARIES = _FLAGS.integer("canaries", 4000, "Canaries of a run.")
-_MULTIPLIER = _FLAGS.float("noise_multiplier", 1.0, "Noise over sensitivity.")
-_MOMENTUM = _FLAGS.float("momentum", 0.9, "The server's momentum.")
-_WINDOW = _FLAGS.integer("window", 16, "Checkpoints of UTA and OPA.")
-_SEED = _FLAGS.integer("seed", 0, "For directions, coins and noise.")
-_FALSE_ALARMS = _FLAGS.integer(
-    "false_alarms", 0, "Audit so many sound runs of 400 canaries instead."
-)
-_OUT = _FLAGS.string("out", "results/audit", "Folder for the JSON.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is audited."""
+
+    rounds: int = described(64, "rounds of a run", at_least=1)
+    canaries: int = described(4000, "canaries of a run", at_least=1)
+    noise_multiplier: float = described(1.0, "noise over sensitivity")
+    momentum: float = described(0.9, "the server's momentum")
+    window: int = described(16, "checkpoints of UTA and OPA", at_least=1)
+    seed: int = described(0, "for directions, coins and noise")
+    false_alarms: int = described(0, "audit so many sound runs of 400 canaries instead")
+    out: str = described("results/audit", "folder for the JSON")
 
 
 def mechanisms(n: int) -> dict[str, noise.Mechanism]:
@@ -99,34 +101,40 @@ def run(
     return server, taking, evidence
 
 
-def tightness() -> list[dict[str, Any]]:
-    rows = []
-    print(
-        f"{'mechanism':<22}{'participation':<20}{'released':<28}{'claimed':>8}"
-        f"{'estimate':>10}{'interval':>16}{'bound':>8}{'ratio':>7}"
-    )
-    for name, schema, plan in plans(_ROUNDS.value, _MULTIPLIER.value):
-        made = run(plan, _CANARIES.value, _MOMENTUM.value, _SEED.value)
-        for threat in threat_models(_WINDOW.value):
+def tightness(options: Options) -> list[dict[str, Any]]:
+    """Audits every mechanism under every participation and threat model."""
+    rows, shown = [], []
+    for name, schema, plan in plans(options.rounds, options.noise_multiplier):
+        made = run(plan, options.canaries, options.momentum, options.seed)
+        print(f"{name}, {schema}", file=sys.stderr, flush=True)
+        for threat in threat_models(options.window):
             found = findings.audit(plan, *made, threat)
             rows.append({"mechanism": name, "participation": schema, **found.to_json()})
             low, high = found.interval
-            print(
-                f"{name:<22}{schema:<20}{threat.name:<28}{found.claimed:>8.2f}"
-                f"{found.estimate:>10.2f}{f'{low:.2f} to {high:.2f}':>16}"
-                f"{found.lower_bound:>8.2f}{found.estimate / found.claimed:>7.2f}",
-                flush=True,
+            shown.append(
+                {"of": f"{name} | {schema} | {threat.name}", "low": low, "high": high}
+                | {"share": found.estimate / found.claimed, **vars(found)}
             )
+    programs.tell(
+        "mechanism | participation | released | claimed | estimate | interval | bound "
+        "| ratio",
+        "{of} | {claimed:.2f} | {estimate:.2f} | {low:.2f} to {high:.2f} | "
+        "{lower_bound:.2f} | {share:.2f}",
+        shown,
+    )
     return rows
 
 
-def false_alarms(audits: int) -> list[dict[str, Any]]:
-    settings = [plan for _, _, plan in plans(min(16, _ROUNDS.value), _MULTIPLIER.value)]
+def false_alarms(options: Options) -> list[dict[str, Any]]:
+    """Counts how often sound runs are accused."""
+    audits = options.false_alarms
+    every = plans(min(16, options.rounds), options.noise_multiplier)
+    settings = [plan for _, _, plan in every]
     rows = []
     accused = {threat.name: 0 for threat in threat_models(4)}
     for seed in range(audits):
         plan = settings[seed % len(settings)]
-        made = run(plan, 400, _MOMENTUM.value, 1000 + seed)
+        made = run(plan, 400, options.momentum, 1000 + seed)
         for threat in threat_models(4):
             found = findings.audit(plan, *made, threat)
             accused[threat.name] += found.refutes_claim
@@ -141,15 +149,13 @@ def false_alarms(audits: int) -> list[dict[str, Any]]:
     return rows
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    alarms = _FALSE_ALARMS.value
-    rows = false_alarms(alarms) if alarms else tightness()
-    folder = pathlib.Path(_OUT.value)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = "false_alarms.json" if alarms else "tightness.json"
-    (folder / name).write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
+def main(options: Options) -> None:
+    """Audits, prints and writes."""
+    if options.false_alarms:
+        programs.write(options.out, "false_alarms", false_alarms(options))
+    else:
+        programs.write(options.out, "tightness", tightness(options))
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options)

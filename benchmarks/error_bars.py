@@ -16,15 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.own_flags import OwnFlags
+from benchmarks import programs
 from tff_agg import noise
+from tff_agg.fields import described
 from tff_agg.noise import workloads
 from tff_agg.noise.mechanism import Mechanism
 from tff_agg.recycling import separation
-
-_FLAGS = OwnFlags()
-_ROUNDS = _FLAGS.integer("rounds", 1000, "Rounds of a run.", lower_bound=100)
-_PREDICTIONS = _FLAGS.integer("predictions", 300, "Predictions.", lower_bound=2)
 
 MIXED = (1e-4, 1e-3, 1e-2, 1e-1)
 CURVATURES = ((0.0,), *((h,) for h in MIXED), MIXED)
@@ -135,23 +132,33 @@ def run(
     )
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    rounds, predictions = _ROUNDS.value, _PREDICTIONS.value
-    print(f"{rounds} rounds; standard deviations over the exact one:\n")
-    head = ("noise", "momentum", "forgotten", "last ten", "apart", "by", "widened")
-    print("".join(f"{name:>11}" for name in head))
-    for setting in settings(rounds):
-        for curvatures in CURVATURES:
-            bars = run(setting, curvatures, rounds, predictions)
-            forgotten = "mixed" if len(curvatures) > 1 else f"{curvatures[0]:g}"
-            print(
-                f"{setting.name:>11}{setting.momentum:>11}{forgotten:>11}"
-                f"{bars.consecutive:>11.2f}{bars.apart:>11.2f}{bars.separation:>11}"
-                f"{bars.widened:>11.2f}",
-                flush=True,
-            )
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is simulated."""
+
+    rounds: int = described(1000, "rounds of a run", at_least=100)
+    predictions: int = described(300, "predictions", at_least=2)
+
+
+def main(options: Options) -> None:
+    """Simulates and prints."""
+    rounds = options.rounds
+    programs.tell(
+        "noise | momentum | forgotten | last ten | apart | by | widened",
+        "{of} | {bars.consecutive:.2f} | {bars.apart:.2f} | {bars.separation} | "
+        "{bars.widened:.2f}",
+        (
+            {
+                "of": f"{setting.name} | {setting.momentum} | "
+                + ("mixed" if len(curvatures) > 1 else f"{curvatures[0]:g}"),
+                "bars": run(setting, curvatures, rounds, options.predictions),
+            }
+            for setting in settings(rounds)
+            for curvatures in CURVATURES
+        ),
+        f"{rounds} rounds; standard deviations over the exact one",
+    )
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options)

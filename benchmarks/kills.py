@@ -12,6 +12,7 @@ TensorFlow, but run nothing on it, forks them, so that a start takes seconds.
 """
 
 import collections
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -26,13 +27,20 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from absl import app, flags
+from benchmarks import programs
+from tff_agg.fields import described
 
-_KILLS = flags.DEFINE_integer("kills", 100, "Kills that have to strike.")
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of the moments of the kills.")
-_ROUNDS = flags.DEFINE_integer("rounds", 30, "Rounds of a run.")
-_JOBS = flags.DEFINE_integer("jobs", None, "Runs at a time; None: one per core.")
-_FOLDER = flags.DEFINE_string("folder", None, "Where to keep the runs; None: nowhere.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is killed, and how often."""
+
+    kills: int = described(100, "kills that have to strike", at_least=1)
+    seed: int = described(0, "seed of the moments of the kills")
+    rounds: int = described(30, "rounds of a run", at_least=1)
+    jobs: int | None = described(None, "runs at a time; one per core by default")
+    folder: str | None = described(None, "where to keep the runs; nowhere by default")
+
 
 _FORK = multiprocessing.get_context("fork")
 _SETTINGS: tuple[dict[str, Any], ...] = (
@@ -231,7 +239,7 @@ class Tally:
 
 
 def _one_run(
-    number: int, store: str, folder: pathlib.Path, tally: Tally
+    options: Options, number: int, store: str, folder: pathlib.Path, tally: Tally
 ) -> tuple[str, list[str], bool]:
     """Trains one run twice, in one go and through kills, and compares.
 
@@ -242,8 +250,8 @@ def _one_run(
 
     setting = _SETTINGS[number % len(_SETTINGS)]
     values = _COMMON | setting | {"store": store, "seed": number}
-    config = StackOverflowConfig(**values, rounds=_ROUNDS.value)
-    clock = random.Random(f"{_SEED.value} {number}")
+    config = StackOverflowConfig(**values, rounds=options.rounds)
+    clock = random.Random(f"{options.seed} {number}")
     killed, whole = folder / f"{number}-killed", folder / f"{number}-whole"
     Child(config, killed, begin_only=True).finish()
     shutil.copytree(killed, whole)
@@ -284,22 +292,23 @@ def _in_a_child(question: Callable[[], bool]) -> bool:
     return code == 0
 
 
-def _work(store: str, folder: pathlib.Path, tally: Tally, results: Any) -> None:
+def _work(
+    options: Options, store: str, folder: pathlib.Path, tally: Tally, results: Any
+) -> None:
     """Makes runs until all kills have struck."""
     while (number := tally.next_run()) is not None:
-        results.put((number, *_one_run(number, store, folder, tally)))
+        results.put((number, *_one_run(options, number, store, folder, tally)))
 
 
-def main(argv: list[str]) -> int:
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+def main(options: Options) -> int:
+    """Kills until enough kills have struck; says where they did."""
     from stackoverflow.data import preparation
 
-    tally, results = Tally(_KILLS.value), _FORK.SimpleQueue()
+    tally, results = Tally(options.kills), _FORK.SimpleQueue()
     places: collections.Counter[str] = collections.Counter()
     same: list[bool] = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder = pathlib.Path(_FOLDER.value or temporary)
+        folder = pathlib.Path(options.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         store = os.path.join(temporary, "synthetic-400users-40words-seed0")
         _in_a_child(
@@ -310,9 +319,9 @@ def main(argv: list[str]) -> int:
                 )
             )
         )
-        jobs = _JOBS.value or len(os.sched_getaffinity(0))
+        jobs = options.jobs or len(os.sched_getaffinity(0))
         workers = [
-            _FORK.Process(target=_work, args=(store, folder, tally, results))
+            _FORK.Process(target=_work, args=(options, store, folder, tally, results))
             for _ in range(jobs)
         ]
         for worker in workers:
@@ -331,11 +340,11 @@ def main(argv: list[str]) -> int:
         print(f"{count:4} {place}")
     kills = places.total()
     print(f"bit-identical: {sum(same)} of {len(same)} runs, {kills} kills")
-    return 0 if all(same) and kills >= _KILLS.value and not failed else 1
+    return 0 if all(same) and kills >= options.kills and not failed else 1
 
 
 if __name__ == "__main__":
     from tff_agg.runtime import quiet
 
     quiet.quiet_tensorflow()
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

@@ -8,28 +8,32 @@ sensitivity of C. A is the running sum, or what momentum 0.95 does with the roun
     python -m benchmarks.mechanisms --rounds=512 --separation=0
 """
 
+import dataclasses
 import functools
-import json
 import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 
+from benchmarks import programs
 from tff_agg import noise
+from tff_agg.fields import described
 from tff_agg.noise import toeplitz, workloads
 from tff_agg.privacy import AtMostOnce, MinSeparation, Participation, sensitivity
 
-_ROUNDS = flags.DEFINE_integer("rounds", 2000, "Rounds of the run.")
-_SEPARATION = flags.DEFINE_integer(
-    "separation", 342, "Least distance; 0 leaves it out."
-)
-_MOST = flags.DEFINE_integer("max_participations", 6, "Most participations.")
-_DECAY = flags.DEFINE_float("momentum", 0.95, "Decay of the momentum workload.")
-_DENSE = flags.DEFINE_bool("dense", True, "Include dense (minutes at 2,000 rounds).")
-_OUT = flags.DEFINE_string("out", "results/mechanisms", "Folder for JSON and picture.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is compared."""
+
+    rounds: int = described(2000, "rounds of the run", at_least=1)
+    separation: int = described(342, "least distance; 0 leaves it out")
+    max_participations: int = described(6, "most participations", at_least=1)
+    momentum: float = described(0.95, "decay of the momentum workload")
+    dense: bool = described(True, "include dense (minutes at 2,000 rounds)")
+    out: str = described("results/mechanisms", "folder for JSON and picture")
 
 
 def _error(mechanism: noise.Mechanism, n: int, decay: float) -> float:
@@ -111,29 +115,21 @@ def compare(
 
 def _show(title: str, rows: list[dict], decay: float) -> None:
     """Prints a table."""
-    print(f"\n{title}")
-    head = ("sensitivity", "prefix sum", f"momentum {decay}", "seconds", "copies")
-    print(f"{'mechanism':<30}" + "".join(f"{name:>15}" for name in head))
-    for row in rows:
-        mark = " " if row["exact"] else "≤"
-        print(
-            f"{row['mechanism']:<30}{mark}{row['sensitivity']:>14.4f}"
-            f"{row['rmse_prefix_sum']:>15.3f}{row['rmse_momentum']:>15.2f}"
-            f"{row['optimisation_seconds']:>15.2f}{row['model_copies']:>15}"
-        )
+    programs.tell(
+        f"mechanism | sensitivity | | prefix sum | momentum {decay} | seconds | copies",
+        "{mechanism} | {sensitivity:.4f} | {how} | {rmse_prefix_sum:.3f} | "
+        "{rmse_momentum:.2f} | {optimisation_seconds:.2f} | {model_copies}",
+        [{**row, "how": "exact" if row["exact"] else "at most"} for row in rows],
+        title,
+    )
 
 
 def _draw(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
     """Draws the error of prefix sums against memory for each schema."""
-    import matplotlib
+    from tff_agg.experiment.study import figures
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(
-        len(results), 1, figsize=(8, 4.2 * len(results)), squeeze=False
-    )
-    for axis, (title, rows) in zip(axes[:, 0], results.items(), strict=True):
+    figure, axes = figures.new_figure(len(results), 8, share_y=False)
+    for axis, (title, rows) in zip(axes, results.items(), strict=True):
         shown = sorted(rows, key=lambda row: row["rmse_prefix_sum"], reverse=True)
         names = [f"{row['mechanism']} ({row['model_copies']} copies)" for row in shown]
         values = [row["rmse_prefix_sum"] for row in shown]
@@ -146,28 +142,26 @@ def _draw(path: pathlib.Path, results: dict[str, list[dict]]) -> None:
         axis.set_xlabel("RMSE of prefix sums per unit of noise multiplier")
         axis.set_title(title, fontsize=10)
         axis.tick_params(labelsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figures.save(figure, path)
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    n, decay = _ROUNDS.value, _DECAY.value
+def main(options: Options) -> None:
+    """Compares, prints, writes and draws."""
+    n, decay = options.rounds, options.momentum
     schemas: dict[str, Participation] = {"one participation": AtMostOnce()}
-    if _SEPARATION.value:
-        title = f"at least {_SEPARATION.value} apart, {_MOST.value} times"
-        schemas[title] = MinSeparation(_SEPARATION.value, _MOST.value)
+    if options.separation:
+        most = options.max_participations
+        title = f"at least {options.separation} apart, {most} times"
+        schemas[title] = MinSeparation(options.separation, most)
     known: dict = {}
     results = {}
     for title, schema in schemas.items():
-        results[title] = compare(n, schema, decay, _DENSE.value, known)
+        results[title] = compare(n, schema, decay, options.dense, known)
         _show(f"{n} rounds, {title}", results[title], decay)
-    folder = pathlib.Path(_OUT.value)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"rounds": n, "momentum": decay, "schemas": results}, indent=2)
-    (folder / "mechanisms.json").write_text(text + "\n")
+    content = {"rounds": n, "momentum": decay, "schemas": results}
+    folder = programs.write(options.out, "mechanisms", content)
     _draw(folder / "mechanisms.png", results)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

@@ -8,19 +8,23 @@ of all processor cores together, which other programs disturb least.
     python -m benchmarks.noise_step --parameters=1000000
 """
 
-import json
-import pathlib
+import dataclasses
 import platform
 import statistics
 import time
 
-from absl import app, flags
-
+from benchmarks import programs
+from tff_agg.fields import described
 from tff_agg.runtime.quiet import quiet_tensorflow
 
-_PARAMETERS = flags.DEFINE_integer("parameters", 1_000_000, "Parameters of the model.")
-_ROUNDS = flags.DEFINE_integer("rounds", 32, "Rounds to time; a power of two is fair.")
-_OUT = flags.DEFINE_string("out", "results/noise_step", "Folder for the JSON.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is timed."""
+
+    parameters: int = described(1_000_000, "parameters of the model", at_least=1)
+    rounds: int = described(32, "rounds to time; a power of two is fair", at_least=1)
+    out: str = described("results/noise_step", "folder for the JSON")
 
 
 def _ours(mechanism, like):
@@ -115,27 +119,21 @@ def measure(parameters: int, rounds: int) -> list[dict]:
     ]
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main(options: Options) -> None:
+    """Times, prints and writes."""
     quiet_tensorflow()
-    found = measure(_PARAMETERS.value, _ROUNDS.value)
-    print(
-        f"{_PARAMETERS.value} parameters, {_ROUNDS.value} rounds, {platform.machine()}"
+    found = measure(options.parameters, options.rounds)
+    programs.tell(
+        "mechanism | mean ms | median ms | cores ms | copies | draws",
+        "{mechanism} | {milliseconds_mean:.1f} | {milliseconds_median:.1f} | "
+        "{milliseconds_all_cores:.1f} | {model_copies} | {draws}",
+        found,
+        f"{options.parameters} parameters, {options.rounds} rounds, "
+        + platform.machine(),
     )
-    head = f"{'mean ms':>9}{'median ms':>11}{'cores ms':>10}{'copies':>8}  draws"
-    print(f"{'mechanism':<28}{head}")
-    for row in found:
-        print(
-            f"{row['mechanism']:<28}{row['milliseconds_mean']:>9.1f}"
-            f"{row['milliseconds_median']:>11.1f}"
-            f"{row['milliseconds_all_cores']:>10.1f}{row['model_copies']:>8}"
-            f"  {row['draws']}"
-        )
-    folder = pathlib.Path(_OUT.value)
-    folder.mkdir(parents=True, exist_ok=True)
-    result = {"parameters": _PARAMETERS.value, "rounds": _ROUNDS.value, "rows": found}
-    (folder / "noise_step.json").write_text(json.dumps(result, indent=2) + "\n")
+    result = {"parameters": options.parameters, "rounds": options.rounds}
+    programs.write(options.out, "noise_step", {**result, "rows": found})
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

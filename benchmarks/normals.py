@@ -8,24 +8,28 @@ both members of a pair. The second table tells the relative error of the density
     python -m benchmarks.normals --noise_multiplier=0.341 --rounds=2000
 """
 
-import json
+import dataclasses
 import math
-import pathlib
 
 import numpy as np
 import scipy.integrate
 import scipy.optimize
 import scipy.stats
 
-from benchmarks import own_flags
+from benchmarks import programs
 from tff_agg import noise
+from tff_agg.fields import described
 from tff_agg.noise import normals
 
-# Flags of its own: tests import this module beside others that have some.
-_FLAGS = own_flags.OwnFlags()
-_MULTIPLIER = _FLAGS.float("noise_multiplier", 0.341, "σ of the plan.")
-_ROUNDS = _FLAGS.integer("rounds", 2000, "Rounds of the run.")
-_OUT = _FLAGS.string("out", "results/normals", "Folder for the JSON.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Of which plan."""
+
+    noise_multiplier: float = described(0.341, "σ of the plan")
+    rounds: int = described(2000, "rounds of the run", at_least=1)
+    out: str = described("results/normals", "folder for the JSON")
+
 
 # The uniforms of TensorFlow's own normals are at least 1e-7.
 TENSORFLOW_BOUND = math.sqrt(-2 * math.log(1e-7))
@@ -118,23 +122,26 @@ def measure(rounds: int, multiplier: float) -> dict:
     }
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    found = measure(_ROUNDS.value, _MULTIPLIER.value)
+def main(options: Options) -> None:
+    """Computes, prints and writes."""
+    found = measure(options.rounds, options.noise_multiplier)
     bounds = found["bounds"]
-    print(f"Floor of δ: {_ROUNDS.value} rounds, noise multiplier {_MULTIPLIER.value}")
-    print(f"{'':<18}" + "".join(f"{name:>24}" for name in bounds))
-    print(f"{'bound':<18}" + "".join(f"{value:>24.3f}" for value in bounds.values()))
-    for name, floors in found["delta_floors"].items():
-        print(f"{name:<18}" + "".join(f"{value:>24.1e}" for value in floors.values()))
-    print("\nRelative error of the density")
-    print(f"{'standard deviations':<22}{'numpy, TensorFlow':>20}{'JAX, float32':>16}")
-    for sigma, errors in found["density_errors"].items():
-        print(f"{sigma:<22}{errors['double']:>20.1e}{errors['single']:>16.1e}")
-    folder = pathlib.Path(_OUT.value)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "normals.json").write_text(json.dumps(found, indent=2) + "\n")
+    floors = [{"name": name, "of": of} for name, of in found["delta_floors"].items()]
+    programs.tell(
+        " | ".join(["", *(f"{name}, {bound:.3f}" for name, bound in bounds.items())]),
+        " | ".join(["{name}", *(f"{{of[{name}]:.1e}}" for name in bounds)]),
+        floors,
+        f"Floor of δ by the bound: {options.rounds} rounds, noise multiplier "
+        f"{options.noise_multiplier}",
+    )
+    programs.tell(
+        "standard deviations | numpy, TensorFlow | JAX, float32",
+        "{sigma} | {double:.1e} | {single:.1e}",
+        [{"sigma": sigma, **of} for sigma, of in found["density_errors"].items()],
+        "Relative error of the density",
+    )
+    programs.write(options.out, "normals", found)
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options)

@@ -11,18 +11,18 @@ must be equal.
 import collections
 import dataclasses
 import functools
-import json
-import pathlib
 import resource
 import tempfile
 import time
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 
+from benchmarks import programs
 from stackoverflow.model import next_word
 from tff_agg.checkpoints import CheckpointStore
+from tff_agg.experiment.study import show
+from tff_agg.fields import described
 from tff_agg.recycling import outputs
 from tff_agg.runtime import quiet
 
@@ -31,14 +31,15 @@ from tff_agg.runtime import quiet
 class Study:
     """The sizes; the model's defaults are the paper's."""
 
-    checkpoints: int = 20
-    ks: tuple[int, ...] = (2, 3, 5, 10, 20)
-    sentences: int = 64
-    vocab_size: int = 10_000
-    embedding_size: int = 96
-    lstm_size: int = 670
-    memory_budget: int = 1 << 30
-    seed: int = 0
+    checkpoints: int = described(20, "how many checkpoints there are", at_least=2)
+    ks: tuple[int, ...] = described((2, 3, 5, 10, 20), "how many to combine")
+    sentences: int = described(64, "how many sentences to predict", at_least=1)
+    vocab_size: int = described(10_000, "words of the vocabulary", at_least=1)
+    embedding_size: int = described(96, "width of the embedding", at_least=1)
+    lstm_size: int = described(670, "units of the LSTM", at_least=1)
+    memory_mb: float = described(1024.0, "memory for the one pass, in MB")
+    seed: int = described(0, "seeds weights and sentences")
+    out: str = described("results/one_pass", "where the results go")
 
 
 def make_store(
@@ -113,7 +114,7 @@ def run(study: Study) -> dict[str, Any]:
             rows,
             classes=sizes.num_ids,
             positions_per_example=sizes.max_tokens,
-            memory_budget=study.memory_budget,
+            memory_budget=int(study.memory_mb * (1 << 20)),
             keep_labels=True,
         )
         one_pass = time.perf_counter() - start
@@ -142,45 +143,31 @@ def run(study: Study) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Formats the figures for the terminal."""
     study = result["study"]
-    portions = result["one_pass_portions"]
-    differing = f"{result['labels_that_differ']} of {result['labels_compared']}"
-    return "\n".join(
-        [
-            f"OPA and OMV, k = {', '.join(map(str, study['ks']))}, "
-            f"{result['positions']} words, {study['vocab_size'] + 4} classes",
-            f"{'':10}{'seconds':>10}{'forward passes':>16}",
-            f"{'one pass':10}{result['one_pass_seconds']:>10.2f}"
-            f"{result['one_pass_forward_passes']:>16}  ({portions} portions)",
-            f"{'naive':10}{result['naive_seconds']:>10.2f}"
-            f"{result['naive_forward_passes']:>16}",
-            f"{result['speed_up']:.1f} times as fast; {differing} labels differ",
-        ]
+    ways = [("one pass", "one_pass"), ("naive", "naive")]
+    rows = [
+        [way, f"{result[f'{key}_seconds']:.2f}", result[f"{key}_forward_passes"]]
+        for way, key in ways
+    ]
+    title = (
+        f"OPA and OMV, k = {', '.join(map(str, study['ks']))}, {result['positions']} "
+        f"words, {study['vocab_size'] + 4} classes, {result['one_pass_portions']} "
+        "portions"
+    )
+    header = ["", "seconds", "forward passes"]
+    return (
+        f"{show.render(show.Table(header, rows, title))}\n"
+        f"{result['speed_up']:.1f} times as fast; {result['labels_that_differ']} of "
+        f"{result['labels_compared']} labels differ"
     )
 
 
-def main(argv: list[str]) -> None:
-    values = flags.FLAGS
-    study = Study(
-        checkpoints=values.checkpoints,
-        ks=tuple(int(k) for k in values.ks),
-        sentences=values.sentences,
-        vocab_size=values.vocab_size,
-        memory_budget=values.memory_mb << 20,
-    )
+def main(study: Study) -> None:
+    """Times, writes and prints."""
+    quiet.quiet_tensorflow()
     result = run(study)
-    out = pathlib.Path(values.out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "one_pass.json").write_text(json.dumps(result, indent=1))
+    programs.write(study.out, "one_pass", result)
     print(table(result))
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("out", "results/one_pass", "Where the results go.")
-    flags.DEFINE_integer("checkpoints", 20, "How many checkpoints there are.")
-    flags.DEFINE_list("ks", ["2", "3", "5", "10", "20"], "How many to combine.")
-    flags.DEFINE_integer("sentences", 64, "How many sentences to predict.")
-    flags.DEFINE_integer("vocab_size", 10_000, "Words of the vocabulary.")
-    flags.DEFINE_integer("memory_mb", 1024, "Memory for the one pass, in MB.")
-    # TensorFlow first imported inside app.run compares traced tensors by identity.
-    quiet.quiet_tensorflow()
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Study)

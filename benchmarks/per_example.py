@@ -10,25 +10,29 @@ batch size that suits it best (benchmarks/peers/ says how to make them). Peers t
 not given are left out. Writes per_example.json to --out.
 """
 
+import dataclasses
 import functools
-import json
-import pathlib
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from benchmarks import own_flags
+from benchmarks import programs, turns
+from tff_agg.fields import described
 
-_FLAGS = own_flags.OwnFlags()
-_OPACUS = _FLAGS.string("opacus", None, "Python of an environment with Opacus.")
-_JAX_PRIVACY = _FLAGS.string("jax_privacy", None, "Python of one with JAX Privacy.")
-_EXAMPLES = _FLAGS.integer("examples", 50_000, "Rows of the linear layer.")
-_IMAGES = _FLAGS.integer("images", 32, "Images in a batch of the network.")
-_REPEATS = _FLAGS.integer("repeats", 3, "Best of so many.")
-_OUT = _FLAGS.string("out", "results/per_example", "Folder for the JSON.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is timed."""
+
+    opacus: str = described("", "Python of an environment with Opacus; none: skip")
+    jax_privacy: str = described("", "Python of one with JAX Privacy; none: skip")
+    examples: int = described(50_000, "rows of the linear layer", at_least=1)
+    images: int = described(32, "images in a batch of the network", at_least=1)
+    repeats: int = described(3, "best of so many", at_least=1)
+    out: str = described("results/per_example", "folder for the JSON")
+
 
 WIDTH, CLASSES = 1280, 100
 CLIP_NORM = 1.0
@@ -105,48 +109,33 @@ def network_rate(images: int, repeats: int) -> float:
     return rate(lambda: run(weights, batch, images), images, repeats)
 
 
-def peer(python: str, module: str, images: int, repeats: int) -> dict[str, Any]:
-    """Runs a peer in its own environment; the last line it prints is JSON."""
-    command = [python, "-m", f"benchmarks.peers.{module}"]
-    command += [f"--images={images}", f"--repeats={repeats}"]
-    root = pathlib.Path(__file__).parent.parent
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def main(argv: list[str]) -> None:
+def main(options: Options) -> None:
     """Measures, prints and writes."""
-    del argv
-    repeats = _REPEATS.value
-    layer = linear_rates(_EXAMPLES.value, repeats)
-    print(f"linear layer, {_EXAMPLES.value:,} × {WIDTH}, gradients per second:")
+    images, repeats = options.images, options.repeats
+    layer = linear_rates(options.examples, repeats)
+    print(f"linear layer, {options.examples:,} × {WIDTH}, gradients per second:")
     for name, value in layer.items():
         print(f"  {name:<12}{value:>12,.0f}")
     ratio = layer["closed form"] / layer["vmap"]
     print(f"  closed form over vmap: {ratio:.1f}", flush=True)
-    network: dict[str, Any] = {"this": network_rate(_IMAGES.value, repeats)}
+    network: dict[str, Any] = {"this": network_rate(images, repeats)}
     print("WRN-16-4, gradients per second:")
     print(f"  {'this':<12}{network['this']:>12.2f}", flush=True)
     for name, python, module in (
-        ("Opacus", _OPACUS.value, "opacus_gradients"),
-        ("JAX Privacy", _JAX_PRIVACY.value, "jax_privacy_gradients"),
+        ("Opacus", options.opacus, "opacus_gradients"),
+        ("JAX Privacy", options.jax_privacy, "jax_privacy_gradients"),
     ):
-        if python:
-            by_batch = peer(python, module, _IMAGES.value, repeats)
-            network[name] = max(by_batch.values())
-            print(f"  {name:<12}{network[name]:>12.2f} of {by_batch}", flush=True)
-        else:
-            print(f"  skipped {name}: its Python is not given", flush=True)
+        if (path := turns.peer(python, name)) is None:
+            continue
+        sizes = [f"--images={images}", f"--repeats={repeats}"]
+        by_batch = turns.run([path, "-m", f"benchmarks.peers.{module}", *sizes])
+        network[name] = max(by_batch.values())
+        print(f"  {name:<12}{network[name]:>12.2f} of {by_batch}", flush=True)
     for name, value in network.items():
         if name != "this":
             print(f"  this over {name}: {network['this'] / value:.2f}")
-    folder = pathlib.Path(_OUT.value)
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"linear": layer, "network": network}
-    (folder / "per_example.json").write_text(json.dumps(content, indent=2) + "\n")
+    programs.write(options.out, "per_example", {"linear": layer, "network": network})
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options)

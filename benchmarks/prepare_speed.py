@@ -8,7 +8,6 @@ layout; opens the store; fetches random users; draws a full-size run of cohorts.
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import random
@@ -23,14 +22,27 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from absl import app, flags
 
+from benchmarks import programs
 from pds import Group, Sampler, check_participation, linear
 from stackoverflow.data.sources import SCHEMA
 from stackoverflow.data.synthetic import SyntheticSource
 from stackoverflow.data.token_store import TokenStore
 from tff_agg import processes
+from tff_agg.fields import described
 from tff_agg.privacy.participation import AtMostOnce
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is prepared."""
+
+    data_dir: str = described("../shared/data", "where the real data are")
+    out: str = described("results/prepare_speed", "where the figures go")
+    scratch: str | None = described(None, "where the stores are made meanwhile")
+    copies: int = described(5, "copies of the lists in one file; 0 for none")
+    sqlite_rows: int = described(200_000, "rows of the SQLite file; 0: none")
+    workers: int = described(os.cpu_count() or 1, "processes", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,44 +260,34 @@ def measure(
     }
 
 
-def show(result: dict[str, Any]) -> str:
-    """Returns the figures as tables."""
-    lines = [f"{'prepared':38}{'sentences':>12}{'s':>8}{'peak MB':>9}{'store MB':>10}"]
-    for one in result["prepared"]:
-        lines.append(
-            f"{one['name']:38}{one['sentences']:>12,}{one['seconds']:>8.1f}"
-            f"{one['memory_mb']:>9.0f}{one['store_mb']:>10.1f}"
-        )
-    lines += ["", f"{'reading a store':50}{'ms':>10}"]
-    lines += [f"{k:50}{v:>10.3f}" for k, v in result["milliseconds"].items()]
-    lines += ["", f"{'making':50}{'s':>10}"]
-    lines += [f"{k:50}{v:>10.2f}" for k, v in result["seconds"].items()]
-    return "\n".join(lines)
+def show(result: dict[str, Any]) -> None:
+    """Prints the figures as tables."""
+    programs.tell(
+        "prepared | sentences | s | peak MB | store MB",
+        "{name} | {sentences:,} | {seconds:.1f} | {memory_mb:.0f} | {store_mb:.1f}",
+        result["prepared"],
+    )
+    for what, unit, cell in (
+        ("reading a store", "milliseconds", "{value:.3f}"),
+        ("making", "seconds", "{value:.2f}"),
+    ):
+        rows = [{"name": name, "value": value} for name, value in result[unit].items()]
+        programs.tell(f"{what} | {unit}", f"{{name}} | {cell}", rows)
 
 
-def main(argv: list[str]) -> None:
+def main(options: Options) -> None:
     """Measures, prints and writes."""
-    del argv
-    values = flags.FLAGS
-    path = os.path.join(values.data_dir, "rlists", "rlists.parquet")
+    path = os.path.join(options.data_dir, "rlists", "rlists.parquet")
     rlists = path if os.path.exists(path) else None
     if rlists is None:
         print(f"skipped the R mailing lists: {path} is not there")
-    with tempfile.TemporaryDirectory(dir=values.scratch) as folder:
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         result = measure(
-            rlists, folder, values.copies, values.sqlite_rows, values.workers
+            rlists, folder, options.copies, options.sqlite_rows, options.workers
         )
-    print(show(result))
-    out = pathlib.Path(values.out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "prepare_speed.json").write_text(json.dumps(result, indent=1))
+    show(result)
+    programs.write(options.out, "prepare_speed", result)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("data_dir", "../shared/data", "Where the real data are.")
-    flags.DEFINE_string("out", "results/prepare_speed", "Where the figures go.")
-    flags.DEFINE_string("scratch", None, "Where the stores are made meanwhile.")
-    flags.DEFINE_integer("copies", 5, "Copies of the lists in one file; 0 for none.")
-    flags.DEFINE_integer("sqlite_rows", 200_000, "Rows of the SQLite file; 0: none.")
-    flags.DEFINE_integer("workers", os.cpu_count(), "Processes.")
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

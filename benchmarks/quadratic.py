@@ -10,15 +10,15 @@ checked against it, and what the simulation cannot tell apart the exact figures 
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import app, flags
 
+from benchmarks import programs
 from tff_agg import checks
+from tff_agg.fields import described
 from tff_agg.recycling import uncertainty
 
 
@@ -26,14 +26,19 @@ from tff_agg.recycling import uncertainty
 class Study:
     """The setting; the defaults are the paper's, the grid is ours."""
 
-    steps: int = 128
-    learning_rate: float = 0.07
-    start_stddev: float = 100.0
-    runs: int = 1000
-    burn_ins: tuple[int, ...] = (8, 16, 32, 48, 64, 80, 96, 112, 120)
-    separations: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-    resamples: int = 1000
-    seed: int = 0
+    steps: int = described(128, "steps of a run", at_least=2)
+    learning_rate: float = described(0.07, "the rate")
+    start_stddev: float = described(100.0, "standard deviation of the start")
+    runs: int = described(1000, "how many runs to simulate", at_least=2)
+    burn_ins: tuple[int, ...] = described(
+        (8, 16, 32, 48, 64, 80, 96, 112, 120), "first checkpoints"
+    )
+    separations: tuple[int, ...] = described(
+        (1, 2, 4, 8, 16, 32), "steps between two checkpoints"
+    )
+    resamples: int = described(1000, "resamples of the runs, for errors", at_least=2)
+    seed: int = described(0, "seeds the simulation")
+    out: str = described("results/quadratic", "where the results go")
 
     @property
     def contraction(self) -> float:
@@ -344,19 +349,12 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
     plt.close(figure)
 
 
-def main(argv: list[str]) -> None:
-    out = pathlib.Path(flags.FLAGS.out)
-    study = Study(runs=flags.FLAGS.runs, seed=flags.FLAGS.seed)
+def main(study: Study) -> None:
+    """Simulates, writes, draws and prints."""
     result = run(study)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "quadratic.json").write_text(json.dumps(result, indent=1))
-    draw(result, out / "quadratic.png")
+    draw(result, programs.write(study.out, "quadratic", result) / "quadratic.png")
     print(table(result))
-    print(f"\nWrote {out / 'quadratic.json'} and {out / 'quadratic.png'}")
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("out", "results/quadratic", "Where the results go.")
-    flags.DEFINE_integer("runs", 1000, "How many runs to simulate.", lower_bound=2)
-    flags.DEFINE_integer("seed", 0, "Seeds the simulation.")
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Study)

@@ -7,20 +7,26 @@ the local runtime has. No implementation on this library of products can be fast
 """
 
 import concurrent.futures
+import dataclasses
 import json
 import time
 
-from absl import app, flags
-
+from benchmarks import programs
 from benchmarks.peers import workload
-
-_USERS = flags.DEFINE_integer("users", 16, "Clients in a round.")
-_SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences of each client.")
-_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the first one warms up.")
+from tff_agg.fields import described
 
 
-def main(argv: list[str]) -> None:
-    del argv
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The sizes of a round."""
+
+    users: int = described(16, "clients in a round", at_least=1)
+    sentences: int = described(64, "sentences of each client", at_least=1)
+    rounds: int = described(4, "rounds; the first one warms up", at_least=1)
+
+
+def main(options: Options) -> None:
+    """Times the products, and prints JSON."""
     import numpy as np
     import tensorflow as tf
 
@@ -82,7 +88,7 @@ def main(argv: list[str]) -> None:
         return seen
 
     batches = []
-    for rows in workload.sentences(task, _USERS.value, _SENTENCES.value):
+    for rows in workload.sentences(task, options.users, options.sentences):
         lengths = np.maximum((rows != 0).sum(1) - 1, 0)
         parts = np.split(lengths, range(batch, len(lengths), batch))
         alive = [[(part > step).sum() for step in range(steps)] for part in parts]
@@ -95,7 +101,7 @@ def main(argv: list[str]) -> None:
 
     seconds = []
     with concurrent.futures.ThreadPoolExecutor(cores) as pool:
-        for _ in range(_ROUNDS.value):
+        for _ in range(options.rounds):
             start = time.perf_counter()
             list(pool.map(lane, range(cores)))
             seconds.append(time.perf_counter() - start)
@@ -103,4 +109,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

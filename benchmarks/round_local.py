@@ -4,25 +4,31 @@
 of its own.
 """
 
+import dataclasses
 import json
 import pathlib
 import resource
 import time
 
-from absl import app, flags
-
+from benchmarks import programs
 from benchmarks.peers import workload
+from tff_agg.fields import described
 
-_USERS = flags.DEFINE_integer("users", 16, "Clients in a round.")
-_SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences of each client.")
-_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds; the first one compiles.")
-_WINDOW = flags.DEFINE_integer("window", 3, "UTA's k.")
-_LANES = flags.DEFINE_integer("lanes", None, "Lanes; as many as cores by default.")
-_INTRA = flags.DEFINE_integer("intra_op", 1, "Threads inside one operation.")
-_INTER = flags.DEFINE_integer("inter_op", None, "Operations at once; None: cores.")
-_RUNTIME = flags.DEFINE_enum("runtime", "local", ["local", "ray"], "Where lanes are.")
-_ADDRESS = flags.DEFINE_string("address", None, "A Ray cluster; None: started here.")
-_UNEVEN = flags.DEFINE_bool("uneven", False, "Clients of 1 to --sentences rows.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The sizes of a round, and where it is computed."""
+
+    users: int = described(16, "clients in a round", at_least=1)
+    sentences: int = described(64, "sentences of each client", at_least=1)
+    rounds: int = described(4, "rounds; the first one compiles", at_least=1)
+    window: int = described(3, "UTA's k", at_least=1)
+    lanes: int | None = described(None, "lanes; as many as cores by default")
+    intra_op: int = described(1, "threads inside one operation", at_least=1)
+    inter_op: int | None = described(None, "operations at once; cores by default")
+    runtime: str = described("local", "where lanes are", ("local", "ray"))
+    address: str | None = described(None, "a Ray cluster; started here by default")
+    uneven: bool = described(False, "clients of 1 to --sentences rows")
 
 
 def loopback_bytes() -> int:
@@ -32,11 +38,11 @@ def loopback_bytes() -> int:
     return int(line.partition(":")[2].split()[0])
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main(options: Options) -> None:
+    """Times rounds, and prints JSON."""
     from tff_agg import runtime
 
-    runtime.set_up_tensorflow(intra_op=_INTRA.value, inter_op=_INTER.value)
+    runtime.set_up_tensorflow(intra_op=options.intra_op, inter_op=options.inter_op)
     import numpy as np
     import tensorflow as tf
 
@@ -47,9 +53,9 @@ def main(argv: list[str]) -> None:
 
     task = workload.LARGE_LSTM
     times = LaneTimes()
-    options = {"address": _ADDRESS.value} if _RUNTIME.value == "ray" else {}
+    of_ray = {"address": options.address} if options.runtime == "ray" else {}
     context = runtime.use(
-        _RUNTIME.value, lanes=_LANES.value, on_client=times, **options
+        options.runtime, lanes=options.lanes, on_client=times, **of_ray
     )
     config = next_word.ModelConfig(
         vocab_size=task.ids - 4,
@@ -59,7 +65,7 @@ def main(argv: list[str]) -> None:
     )
     plan = privacy.Plan(
         clip_norm=workload.CLIP_NORM,
-        cohort_size=_USERS.value,
+        cohort_size=options.users,
         rounds=1024,
         mechanism=noise.tree(),
         noise_multiplier=workload.NOISE_MULTIPLIER,
@@ -69,12 +75,12 @@ def main(argv: list[str]) -> None:
             config, workload.CLIENT_RATE, batch_size=task.batch
         ),
         plan=plan,
-        averager=averaging.uta(_WINDOW.value),
+        averager=averaging.uta(options.window),
         server_momentum=0.9,
     )
-    cohort = workload.sentences(task, _USERS.value, _SENTENCES.value)
-    if _UNEVEN.value:
-        drawn = np.random.default_rng(0).integers(1, _SENTENCES.value, len(cohort))
+    cohort = workload.sentences(task, options.users, options.sentences)
+    if options.uneven:
+        drawn = np.random.default_rng(0).integers(1, options.sentences, len(cohort))
         cohort = [rows[:n] for rows, n in zip(cohort, drawn, strict=True)]
     costs = [len(rows) for rows in cohort]
     data = [tf.data.Dataset.from_tensors(rows.astype(np.int32)) for rows in cohort]
@@ -86,7 +92,7 @@ def main(argv: list[str]) -> None:
     def rounds(clients):
         nonlocal state
         seconds, of_cpu, carried = [], [], []
-        for number in range(_ROUNDS.value):
+        for number in range(options.rounds):
             if number == 1:
                 times.restart()
             before = loopback_bytes()
@@ -127,4 +133,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

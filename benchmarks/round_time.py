@@ -12,22 +12,14 @@ two loops over a client's data, and the better one counts. The floor is the bare
 products of the round. The peers are in `benchmarks/peers`.
 """
 
-import json
+import dataclasses
 import pathlib
+import statistics
 import sys
 from typing import Any
 
-from absl import app, flags
-
-from benchmarks import turns
-
-_USERS = flags.DEFINE_integer("users", 16, "Clients in a round.", lower_bound=1)
-_SENTENCES = flags.DEFINE_integer("sentences", 64, "Sentences each.", lower_bound=1)
-_ROUNDS = flags.DEFINE_integer("rounds", 4, "Rounds in one turn.", lower_bound=2)
-_REPEATS = flags.DEFINE_integer("repeats", 1, "Turns.", lower_bound=1)
-_PFL = flags.DEFINE_string("pfl_python", None, "Python with pfl-research; none: skip.")
-_FAIR = flags.DEFINE_bool("tff_onednn", False, "Also stock TFF with oneDNN on.")
-_OUT = flags.DEFINE_string("out", "results/round_time", "Folder for JSON and picture.")
+from benchmarks import programs, turns
+from tff_agg.fields import described
 
 _NAMES = {
     "local": "this library",
@@ -37,45 +29,49 @@ _NAMES = {
 }
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    commands = _commands()
-    if "pfl" not in commands:
-        print("skipped pfl-research: --pfl_python is not given", flush=True)
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The sizes of a round, and who computes it."""
+
+    users: int = described(16, "clients in a round", at_least=1)
+    sentences: int = described(64, "sentences each", at_least=1)
+    rounds: int = described(4, "rounds in one turn", at_least=2)
+    repeats: int = described(1, "turns", at_least=1)
+    pfl_python: str = described("", "Python with pfl-research; none: skip")
+    tff_onednn: bool = described(False, "also stock TFF with oneDNN on")
+    out: str = described("results/round_time", "folder for JSON and picture")
+
+
+def main(options: Options) -> None:
+    """Lets systems take turns, prints, writes and draws."""
+    commands = _commands(options)
     found: dict[str, dict[str, list[float]]] = {name: {} for name in commands}
-    for turn in range(_REPEATS.value):
+    for turn in range(options.repeats):
         for name, command in commands.items():
             for kind, seconds in _run(name, command).items():
                 found[name].setdefault(kind, []).extend(seconds)
-            shown = ", ".join(
-                f"{s:.2f}" for s in found[name]["rounds"][-_ROUNDS.value :]
-            )
+            last = found[name]["rounds"][-options.rounds :]
+            shown = ", ".join(f"{s:.2f}" for s in last)
             print(f"turn {turn + 1}  {name:6} {shown} s", flush=True)
-    result = _result(found)
-    out = pathlib.Path(_OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "round_time.json").write_text(json.dumps(result, indent=2) + "\n")
+    result = _result(options, found)
+    out = programs.write(options.out, "round_time", result)
     _picture(result, out / "round_time.png")
     _report(result)
 
 
-def _commands() -> dict[str, list[str]]:
+def _commands(options: Options) -> dict[str, list[str]]:
     """What to run for each system."""
-    given = [f"--users={_USERS.value}", f"--rounds={_ROUNDS.value}"]
-    ours = [*given, f"--sentences={_SENTENCES.value}"]
-    theirs = [*given, f"--examples={_SENTENCES.value}", "--task=large_lstm"]
+    given = [f"--users={options.users}", f"--rounds={options.rounds}"]
+    ours = [*given, f"--sentences={options.sentences}"]
+    theirs = [*given, f"--examples={options.sentences}", "--task=large_lstm"]
     commands = {
         "local": [sys.executable, "-m", "benchmarks.round_local", *ours],
         "tff": [sys.executable, "-m", "benchmarks.peers.tff", *theirs],
     }
-    if _FAIR.value:
+    if options.tff_onednn:
         commands["tff_onednn"] = commands["tff"]
-    if _PFL.value:
-        python = pathlib.Path(_PFL.value).absolute()
-        if not python.is_file():
-            raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
-        commands["pfl"] = [str(python), "-m", "benchmarks.peers.pfl", *theirs]
+    if pfl := turns.peer(options.pfl_python, "pfl-research"):
+        commands["pfl"] = [pfl, "-m", "benchmarks.peers.pfl", *theirs]
     commands["floor"] = [sys.executable, "-m", "benchmarks.round_floor", *ours]
     return commands
 
@@ -91,15 +87,17 @@ def _run(name: str, command: list[str]) -> dict[str, list[float]]:
     return {k: v if isinstance(v, list) else [v] for k, v in parsed.items()}
 
 
-def _result(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+def _result(
+    options: Options, found: dict[str, dict[str, list[float]]]
+) -> dict[str, Any]:
     """Puts times, ratios and the circumstances together."""
     best = {name: min(kinds["rounds"]) for name, kinds in found.items()}
     peers = [name for name in ("tff_onednn", "tff", "pfl") if name in best]
     server = min(found["local"]["server"])
     return {
         **turns.circumstances(),
-        "users": _USERS.value,
-        "sentences": _SENTENCES.value,
+        "users": options.users,
+        "sentences": options.sentences,
         "seconds": found,
         "best": best,
         "ratios": {name: best[name] / best["local"] for name in peers},
@@ -111,11 +109,19 @@ def _result(found: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
 
 def _report(result: dict[str, Any]) -> None:
     """Prints the table and, last, the ratios."""
-    print(f"\n{'':14}{'best':>8}{'median':>9}")
-    for name, best in result["best"].items():
-        times = sorted(result["seconds"][name]["rounds"])
-        median = times[len(times) // 2]
-        print(f"{_NAMES.get(name, name):14}{best:7.2f}s{median:8.2f}s")
+    times = {name: kinds["rounds"] for name, kinds in result["seconds"].items()}
+    programs.tell(
+        " | best s | median s",
+        "{name} | {best:.2f} | {median:.2f}",
+        [
+            {
+                "name": _NAMES.get(name, name),
+                "best": best,
+                "median": statistics.median_high(times[name]),
+            }
+            for name, best in result["best"].items()
+        ],
+    )
     print(
         f"\nserver share: {result['server_share']:.3f}"
         f"\npeak memory: {result['peak_memory_gb']:.2f} GB"
@@ -127,15 +133,12 @@ def _report(result: dict[str, Any]) -> None:
 
 def _picture(result: dict[str, Any], path: pathlib.Path) -> None:
     """Draws the best round of each system as a bar, every round as a dot."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from tff_agg.experiment.study import figures
 
     names = [
         name for name in ("tff", "tff_onednn", "pfl", "local") if name in result["best"]
     ]
-    figure, axes = plt.subplots(figsize=(7, 0.9 + 0.7 * len(names)))
+    figure, (axes,) = figures.new_figure(1, 7, 0.9 + 0.7 * len(names))
     for row, name in enumerate(names):
         best = result["best"][name]
         color = "tab:green" if name == "local" else "tab:gray"
@@ -169,10 +172,8 @@ def _picture(result: dict[str, Any], path: pathlib.Path) -> None:
     )
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

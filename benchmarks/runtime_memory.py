@@ -6,25 +6,28 @@ trains a model of about 400,000 parameters on cohorts of random size and reports
 resident memory of this process and its children after round 20 and later.
 """
 
-import json
-import pathlib
+import dataclasses
 import time
 from collections.abc import Callable
 
 import numpy as np
 import psutil
 
-from benchmarks import own_flags
+from benchmarks import programs
+from tff_agg.fields import described
 from tff_agg.runtime.quiet import quiet_tensorflow
 
-# Flags of its own: tests import this module beside others that have some.
-_FLAGS = own_flags.OwnFlags()
-_ROUNDS = _FLAGS.integer("rounds", 200, "How many rounds.")
-_WARM_UP = _FLAGS.integer("warm_up", 20, "The round to compare with.")
-_LARGEST = _FLAGS.integer("largest_cohort", 40, "Cohorts have 1 to this many.")
-_WIDTH = _FLAGS.integer("width", 600, "Hidden units; parameters are its square.")
-_RUNTIME = _FLAGS.string("runtime", "local", "Which runtime.")
-_OUT = _FLAGS.string("out", "results/runtime_memory", "Where the results go.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is trained."""
+
+    rounds: int = described(200, "how many rounds", at_least=1)
+    warm_up: int = described(20, "the round to compare with", at_least=1)
+    largest_cohort: int = described(40, "cohorts have 1 to this many", at_least=1)
+    width: int = described(600, "hidden units; parameters are its square", at_least=1)
+    runtime: str = described("local", "which runtime")
+    out: str = described("results/runtime_memory", "where the results go")
 
 
 def resident_megabytes() -> float:
@@ -97,30 +100,32 @@ def measure(
     return found
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main(options: Options) -> None:
+    """Trains, prints and writes."""
     quiet_tensorflow()
-    found = measure(_ROUNDS.value, _LARGEST.value, _WIDTH.value, _RUNTIME.value)
-    reference = found[_WARM_UP.value - 1]["memory"]
-    print(f"{'round':>6} {'clients':>8} {'MB':>9} {'vs round ' + str(_WARM_UP.value)}")
-    step = max(1, len(found) // 10)
-    for row in found[_WARM_UP.value - 1 :: step]:
-        share = row["memory"] / reference - 1
-        print(
-            f"{row['round']:>6} {row['clients']:>8} {row['memory']:>9.1f} {share:+.2%}"
-        )
-    worst = max(row["memory"] for row in found[_WARM_UP.value :]) / reference - 1
-    out = pathlib.Path(_OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
+    found = measure(
+        options.rounds, options.largest_cohort, options.width, options.runtime
+    )
+    later = found[options.warm_up - 1 :]
+    reference = later[0]["memory"]
+    programs.tell(
+        f"round | clients | MB | vs round {options.warm_up}",
+        "{round} | {clients} | {memory:.1f} | {growth:+.2%}",
+        [
+            {**row, "growth": row["memory"] / reference - 1}
+            for row in later[:: max(1, len(found) // 10)]
+        ],
+    )
+    worst = max(row["memory"] for row in later[1:]) / reference - 1
     summary = {
-        "runtime": _RUNTIME.value,
+        "runtime": options.runtime,
         "reference_megabytes": reference,
         "largest_growth": worst,
         "rounds": found,
     }
-    (out / f"{_RUNTIME.value}.json").write_text(json.dumps(summary, indent=1))
-    print(f"largest growth after round {_WARM_UP.value}: {worst:+.2%}")
+    programs.write(options.out, options.runtime, summary)
+    print(f"largest growth after round {options.warm_up}: {worst:+.2%}")
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options)

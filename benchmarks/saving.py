@@ -7,17 +7,23 @@ work, and saves each as the training loop does: once the weights alone, once wit
 state. Shown are processor time, wall time and bytes written of a save.
 """
 
+import dataclasses
 import os
 import pathlib
 import tempfile
 import time
 
-from absl import app, flags
-
+from benchmarks import programs
 from tff_agg.checkpoints import manifests
+from tff_agg.fields import described
 
-_ROUNDS = flags.DEFINE_integer("rounds", 6, "Rounds; the first three fill windows.")
-_SCALE = flags.DEFINE_float("scale", 1.0, "Share of the model's parameters.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is saved."""
+
+    rounds: int = described(6, "rounds; the first three fill windows", at_least=4)
+    scale: float = described(1.0, "share of the model's parameters")
 
 
 def _trainer(shapes):
@@ -66,8 +72,8 @@ def _measure(store, number, items) -> tuple[float, float, float]:
     return cpu, wall, written / 1e6
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main(options: Options) -> None:
+    """Saves, and prints what it costs."""
     import numpy as np
     import tensorflow as tf
 
@@ -78,7 +84,7 @@ def main(argv: list[str]) -> None:
 
     runtime.configure_threads()
     runtime.use("local", lanes=1)
-    sizes = next_word.ModelConfig(vocab_size=int(10_000 * _SCALE.value))
+    sizes = next_word.ModelConfig(vocab_size=int(10_000 * options.scale))
     shapes = [np.shape(w) for w in next_word.initial_weights(sizes, 0)]
     count = sum(int(np.prod(shape)) for shape in shapes)
     print(f"{count:,} parameters, {4 * count / 1e6:.1f} MB")
@@ -103,7 +109,7 @@ def main(argv: list[str]) -> None:
                 kind: checkpoints.CheckpointStore(pathlib.Path(folder) / kind)
                 for kind in found
             }
-            for number in range(_ROUNDS.value):
+            for number in range(options.rounds):
                 data = [tf.data.Dataset.from_tensors(np.int32(number))]
                 state = training.next(state, data).state
                 whole = releasing.stored_items(state)
@@ -122,4 +128,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

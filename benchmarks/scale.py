@@ -14,31 +14,31 @@ The last line is `ray vs local: N.NNx` for the big workload, the time of ray ove
 time of local: the best round of each.
 """
 
-import json
+import dataclasses
 import math
-import pathlib
 import statistics
 import sys
 from typing import Any, NamedTuple
 
-from absl import app
+from benchmarks import programs, turns
+from tff_agg.fields import described
 
-from benchmarks import own_flags, turns
-
-# Flags of its own: tests import this module beside others that have some.
-_FLAGS = own_flags.OwnFlags()
-_LANES = _FLAGS.integer("lanes", 2, "Lanes of both.", 1)
-_TURNS = _FLAGS.integer("turns", 1, "Turns.", 1)
-_ROUNDS = _FLAGS.integer("rounds", 5, "Rounds per turn.", 2)
-_PARTS = _FLAGS.list(
-    "parts", ["big", "small", "bytes", "lanes", "model"], "What to run."
-)  # fmt: skip
-_GBITS = _FLAGS.float("gigabits", 10.0, "The model's bandwidth of a machine.")
-_PER_NODE = _FLAGS.integer("lanes_per_node", 16, "The model's lanes of a machine.", 1)
-_OUT = _FLAGS.string("out", "results/scale", "Folder for JSON.")
-
+PARTS = ("big", "small", "bytes", "lanes", "model")
 RUNTIMES = ("local", "ray")
 _MODULES = {"big": "round_local", "small": "small_local"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is compared."""
+
+    lanes: int = described(2, "lanes of both", at_least=1)
+    turns: int = described(1, "turns", at_least=1)
+    rounds: int = described(5, "rounds per turn", at_least=2)
+    parts: tuple[str, ...] = described(PARTS, "what to run", PARTS)
+    gigabits: float = described(10.0, "the model's bandwidth of a machine")
+    lanes_per_node: int = described(16, "the model's lanes of a machine", at_least=1)
+    out: str = described("results/scale", "folder for JSON")
 
 
 class Parts(NamedTuple):
@@ -100,50 +100,56 @@ def cost(
     )
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    result: dict[str, Any] = {**turns.circumstances(), "lanes": _LANES.value}
+def main(options: Options) -> None:
+    """Compares, prints and writes."""
+    result: dict[str, Any] = {**turns.circumstances(), "lanes": options.lanes}
     for name in ("small", "big"):
-        if name in _PARTS.value:
-            result[name] = _compare(name)
-    if "bytes" in _PARTS.value:
-        result["bytes"] = _bytes()
-    if "lanes" in _PARTS.value:
-        result["uneven"] = _uneven()
-    if "model" in _PARTS.value and "big" in result:
-        result["model"] = _model(result["big"])
-    out = pathlib.Path(_OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "scale.json").write_text(json.dumps(result, indent=2) + "\n")
+        if name in options.parts:
+            result[name] = _compare(options, name)
+    if "bytes" in options.parts:
+        result["bytes"] = _bytes(options)
+    if "lanes" in options.parts:
+        result["uneven"] = _uneven(options)
+    if "model" in options.parts and "big" in result:
+        result["model"] = _model(options, result["big"])
+    programs.write(options.out, "scale", result)
     for name in ("small", "big"):
         if name in result:
             prefix = "" if name == "big" else "small: "
             print(f"{prefix}ray vs local: {result[name]['ratio']:.2f}x")
 
 
-def _run(name: str, runtime: str, *more: str) -> dict[str, Any]:
-    words = [f"--runtime={runtime}", f"--lanes={_LANES.value}"]
+def _run(options: Options, name: str, runtime: str, *more: str) -> dict[str, Any]:
+    words = [f"--runtime={runtime}", f"--lanes={options.lanes}"]
     command = [sys.executable, "-m", f"benchmarks.{_MODULES[name]}", *words, *more]
-    return turns.run([*command, f"--rounds={_ROUNDS.value}"], onednn=True)
+    return turns.run([*command, f"--rounds={options.rounds}"], onednn=True)
 
 
-def _compare(name: str) -> dict[str, Any]:
+def _compare(options: Options, name: str) -> dict[str, Any]:
     """Runs both by turns; the best round of each counts."""
     found: dict[str, Any] = {runtime: [] for runtime in RUNTIMES}
-    for _ in range(_TURNS.value):
+    for _ in range(options.turns):
         for runtime in RUNTIMES:
-            found[runtime].append(_run(name, runtime))
-    print(f"\n{name} workload, {_LANES.value} lanes", flush=True)
-    print(f"{'':8}{'best s':>9}{'median s':>10}   rounds")
-    best = {}
-    for runtime in RUNTIMES:
-        times = [s for one in found[runtime] for s in _rounds(name, one)]
-        best[runtime] = min(times)
-        shown = " ".join(f"{s:.3f}" for s in times)
-        median = statistics.median(times)
-        print(f"{runtime:8}{best[runtime]:9.3f}{median:10.3f}   {shown}", flush=True)
-    return {"runs": found, "ratio": best["ray"] / best["local"]}
+            found[runtime].append(_run(options, name, runtime))
+    times = {
+        runtime: [s for one in several for s in _rounds(name, one)]
+        for runtime, several in found.items()
+    }
+    programs.tell(
+        " | best s | median s | rounds",
+        "{runtime} | {best:.3f} | {median:.3f} | {rounds}",
+        [
+            {
+                "runtime": runtime,
+                "best": min(seconds),
+                "median": statistics.median(seconds),
+                "rounds": " ".join(f"{s:.3f}" for s in seconds),
+            }
+            for runtime, seconds in times.items()
+        ],
+        f"{name} workload, {options.lanes} lanes",
+    )
+    return {"runs": found, "ratio": min(times["ray"]) / min(times["local"])}
 
 
 def _rounds(name: str, one: dict[str, Any]) -> list[float]:
@@ -151,7 +157,7 @@ def _rounds(name: str, one: dict[str, Any]) -> list[float]:
     return rounds[1:]
 
 
-def _bytes() -> dict[str, Any]:
+def _bytes(options: Options) -> dict[str, Any]:
     """Measures what a round moves between a server's node and one with all lanes."""
     from ray import cluster_utils
 
@@ -160,8 +166,8 @@ def _bytes() -> dict[str, Any]:
         head_node_args={"num_cpus": 0, "include_dashboard": False},
     )
     try:
-        cluster.add_node(num_cpus=_LANES.value)
-        one = _run("big", "ray", f"--address={cluster.address}")
+        cluster.add_node(num_cpus=options.lanes)
+        one = _run(options, "big", "ray", f"--address={cluster.address}")
     finally:
         cluster.shutdown()
     model, traffic = one["model_bytes"], one["traffic"]
@@ -173,27 +179,32 @@ def _bytes() -> dict[str, Any]:
         ("clients' data, all lanes", sum(traffic["data"].values()), 0),
         ("carried between the nodes", min(one["loopback_bytes"][1:]), least),
     ]
-    print(f"\n{'bytes of a round':28}{'moved':>14}{'least':>14}")
-    for label, moved, possible in rows:
-        share = f"{moved / possible:8.3f}x" if possible else ""
-        print(f"{label:28}{moved:14,}{possible:14,}{share}", flush=True)
+    programs.tell(
+        "bytes of a round | moved | least | share",
+        "{label} | {moved:,} | {least:,} | {share}",
+        [
+            {"label": label, "moved": moved, "least": least,
+             "share": f"{moved / least:.3f}" if least else ""}
+            for label, moved, least in rows
+        ],
+    )  # fmt: skip
     return {"rows": rows, "model_bytes": model}
 
 
-def _uneven() -> dict[str, Any]:
+def _uneven(options: Options) -> dict[str, Any]:
     """Shows how even lanes are with clients of unequal sizes."""
-    one = _run("big", "ray", "--uneven")
-    print("\nclients of 1 to 64 sentences, longest first to the least busy lane")
-    print(f"{'lane':>6}{'clients':>9}{'seconds':>9}{'share':>7}")
-    for row in one["lanes"]:
-        print(
-            f"{row['lane']:6}{row['clients']:9}{row['seconds']:9.2f}{row['share']:7.0%}"
-        )
+    one = _run(options, "big", "ray", "--uneven")
+    programs.tell(
+        "lane | clients | seconds | share",
+        "{lane} | {clients} | {seconds:.2f} | {share:.0%}",
+        one["lanes"],
+        "clients of 1 to 64 sentences, longest first to the least busy lane",
+    )
     print(f"busiest lane over the mean: {one['imbalance']:.3f}", flush=True)
     return {key: one[key] for key in ("lanes", "imbalance")}
 
 
-def _model(big: dict[str, Any]) -> dict[str, Any]:
+def _model(options: Options, big: dict[str, Any]) -> dict[str, Any]:
     """Prints what a round would take with more lanes."""
     timed = turns.run([sys.executable, "-m", "benchmarks.scale_parts"], onednn=True)
     runs = big["runs"]["ray"]
@@ -207,26 +218,25 @@ def _model(big: dict[str, Any]) -> dict[str, Any]:
         "\nmeasured parts: "
         + ", ".join(_shown(*item) for item in parts._asdict().items())
     )
-    bandwidth = _GBITS.value * 1e9 / 8
+    bandwidth = options.gigabits * 1e9 / 8
     print(
-        f"model: {_GBITS.value:g} Gbit/s, {_PER_NODE.value} lanes per machine, parts "
-        "one after the other"
+        f"model: {options.gigabits:g} Gbit/s, {options.lanes_per_node} lanes per "
+        "machine, parts one after the other"
     )
-    print(f"{'lanes':>6}{'clients':>9}{'work':>9}{'broadcast':>11}{'sums':>9}{'server':>9}"
-          f"{'total s':>9}{'at work':>9}")  # fmt: skip
-    found = []
-    for clients in (100, 1000, 10_000):
-        for count in (10, 100, 1000):
-            if count > clients:
-                continue
-            one = cost(parts, count, clients, bandwidth, _PER_NODE.value)
-            print(
-                f"{count:6,}{clients:9,}{one.work:9.2f}{one.broadcast:11.3f}"
-                f"{one.sums:9.2f}{one.server:9.2f}{one.total:9.2f}"
-                f"{one.work / one.total:9.0%}"
-            )
-            found.append({"lanes": count, "clients": clients, **one._asdict()})
-    return {"parts": parts._asdict(), "table": found}
+    rows = [
+        {"lanes": count, "clients": clients, "total": one.total, **one._asdict()}
+        for clients in (100, 1000, 10_000)
+        for count in (10, 100, 1000)
+        if count <= clients
+        for one in [cost(parts, count, clients, bandwidth, options.lanes_per_node)]
+    ]
+    programs.tell(
+        "lanes | clients | work | broadcast | sums | server | total s | at work",
+        "{lanes:,} | {clients:,} | {work:.2f} | {broadcast:.3f} | {sums:.2f} | "
+        "{server:.2f} | {total:.2f} | {share:.0%}",
+        [{**row, "share": row["work"] / row["total"]} for row in rows],
+    )
+    return {"parts": parts._asdict(), "table": rows}
 
 
 def _shown(name: str, value: float) -> str:
@@ -234,4 +244,4 @@ def _shown(name: str, value: float) -> str:
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options)

@@ -6,17 +6,24 @@ lane, fetching a lane's sum, and merging it.
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import time
 from collections.abc import Callable
 
 import numpy as np
-from absl import app, flags
 
+from benchmarks import programs
 from benchmarks.peers import workload
+from tff_agg.fields import described
 
-_REPEATS = flags.DEFINE_integer("repeats", 15, "How often each part is timed.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the parts are timed."""
+
+    repeats: int = described(15, "how often each part is timed", at_least=1)
 
 
 class _Lane:
@@ -29,8 +36,8 @@ class _Lane:
         return [np.ones(shape, np.float32) for shape in shapes]
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main(options: Options) -> None:
+    """Times the parts, and prints JSON."""
     from tff_agg import runtime
 
     runtime.set_up_tensorflow()
@@ -51,7 +58,7 @@ def main(argv: list[str]) -> None:
 
     def best(part: Callable[[], object]) -> float:
         found = []
-        for _ in range(_REPEATS.value):
+        for _ in range(options.repeats):
             start = time.perf_counter()
             part()
             found.append(time.perf_counter() - start)
@@ -62,7 +69,7 @@ def main(argv: list[str]) -> None:
 
         lane = ray.remote(_Lane).remote()
         ray.get(lane.nothing.remote())
-        sums = [lane.total.remote(shapes) for _ in range(_REPEATS.value)]
+        sums = [lane.total.remote(shapes) for _ in range(options.repeats)]
         ray.wait(sums, num_returns=len(sums))
 
         def fetch() -> object:
@@ -78,4 +85,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

@@ -8,19 +8,17 @@ row runs in a process of its own, so that its peak memory is its own too.
     python -m benchmarks.server_step --rows=tree:uta3,tree:uta200 --rounds=20
 """
 
+import dataclasses
 import json
-import pathlib
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
-from absl import app, flags
-
-from tff_agg import processes
+from benchmarks import programs, turns
+from tff_agg.fields import described
 
 # The shapes of the next-word LSTM: 4,050,748 parameters.
 SHAPES = (
@@ -47,17 +45,20 @@ ROWS = (
     "blt:uta3",
 )
 
-_ROWS = flags.DEFINE_list("rows", list(ROWS), "What to time, as mechanism:averager.")
-_ROUNDS = flags.DEFINE_integer("rounds", 64, "Rounds to time, once the window is full.")
-_WARM_UP = flags.DEFINE_integer(
-    "warm_up", 260, "Rounds before those; more than the longest window."
-)
-_ROUND_SECONDS = flags.DEFINE_float(
-    "round_seconds", 2.6, "A whole round's seconds, to which shares are given."
-)
-_OUT = flags.DEFINE_string("out", "results/server_step", "Folder for the JSON.")
-_ONE = flags.DEFINE_string("one", None, "Time this row here and print JSON.")
-_PAIR = flags.DEFINE_list("pair", None, "Alternate these two rows and print JSON.")
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is timed."""
+
+    rows: tuple[str, ...] = described(ROWS, "what to time, as mechanism:averager")
+    rounds: int = described(64, "rounds to time, once the window is full", at_least=1)
+    warm_up: int = described(260, "rounds before those; more than the longest window")
+    round_seconds: float = described(
+        2.6, "a whole round's seconds, to which shares are given"
+    )
+    out: str = described("results/server_step", "folder for the JSON")
+    one: str = described("", "time this row here and print JSON")
+    pair: tuple[str, ...] = described((), "alternate these two rows and print JSON")
 
 
 def _mechanism(name: str, rounds: int):
@@ -80,7 +81,7 @@ def _averager(name: str):
     return {"last": averaging.last, "ema": lambda: averaging.ema(decay=0.99)}[name]()
 
 
-def start(row: str) -> Callable[[], float]:
+def start(row: str, warm_up: int) -> Callable[[], float]:
     """Starts a process, fills its window, and returns a function that times a round."""
     import collections
 
@@ -131,7 +132,7 @@ def start(row: str) -> Callable[[], float]:
 
     # The first rounds compile, and give each place of the window its memory. All rows
     # start at the same round: the cost of tree noise depends on its number.
-    for _ in range(_WARM_UP.value):
+    for _ in range(warm_up):
         timed_round()
     return timed_round
 
@@ -143,12 +144,12 @@ def _set_up() -> None:
     runtime.use("local")
 
 
-def time_row(row: str, rounds: int) -> dict:
+def time_row(row: str, rounds: int, warm_up: int) -> dict:
     """Runs rounds without clients and returns seconds and memory."""
     _set_up()
     began = time.perf_counter()
-    timed_round = start(row)
-    warm_up = time.perf_counter() - began
+    timed_round = start(row, warm_up)
+    began = time.perf_counter() - began
     seconds, of_cpu = [], []
     for _ in range(rounds):
         cpu_start = time.process_time()
@@ -161,15 +162,15 @@ def time_row(row: str, rounds: int) -> dict:
         "cpu_seconds": statistics.mean(of_cpu),
         "best_cpu_seconds": min(of_cpu),
         "seconds": seconds,
-        "warm_up_seconds": warm_up,
+        "warm_up_seconds": began,
         "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
 
-def time_pair(rows: tuple[str, str], rounds: int) -> dict:
+def time_pair(rows: tuple[str, ...], rounds: int, warm_up: int) -> dict:
     """Alternates rounds of two rows in one process; returns how the second compares."""
     _set_up()
-    steps = [start(row) for row in rows]
+    steps = [start(row, warm_up) for row in rows]
     seconds = [[step() for step in steps] for _ in range(rounds)]
     first, second = zip(*seconds, strict=True)
     means = [statistics.mean(first), statistics.mean(second)]
@@ -182,45 +183,39 @@ def time_pair(rows: tuple[str, str], rounds: int) -> dict:
     }
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    if _ONE.value:
-        print(json.dumps(time_row(_ONE.value, _ROUNDS.value)))
+def main(options: Options) -> None:
+    """Times every row in a process of its own, prints and writes."""
+    given = options.rounds, options.warm_up
+    if options.one:
+        print(json.dumps(time_row(options.one, *given)))
         return
-    if _PAIR.value:
-        one, other = _PAIR.value
-        print(json.dumps(time_pair((one, other), _ROUNDS.value)))
+    if options.pair:
+        if len(options.pair) != 2:
+            raise ValueError(f"pair={','.join(options.pair)}: must be two rows")
+        print(json.dumps(time_pair(options.pair, *given)))
         return
-    print(
-        f"{'noise:averager':16} {'median ms':>10} {'mean ms':>9} "
-        f"{'CPU ms':>8} {'of a round':>11} {'peak GB':>8} {'warm-up s':>10}"
-    )
     results = []
-    for row in _ROWS.value:
+    for row in options.rows:
         command = [sys.executable, "-m", "benchmarks.server_step", f"--one={row}"]
-        command += [f"--rounds={_ROUNDS.value}", f"--warm_up={_WARM_UP.value}"]
-        done = processes.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        result = json.loads(done.stdout.splitlines()[-1])
-        share = result["mean_seconds"] / _ROUND_SECONDS.value
+        command += [f"--rounds={options.rounds}", f"--warm_up={options.warm_up}"]
+        result = turns.run(command)
+        share = result["mean_seconds"] / options.round_seconds
         results.append({**result, "share_of_round": share})
-        print(
-            f"{row:16} {1e3 * result['median_seconds']:10.1f} "
-            f"{1e3 * result['mean_seconds']:9.1f} "
-            f"{1e3 * result['cpu_seconds']:8.1f} {share:11.1%} "
-            f"{result['peak_gigabytes']:8.2f} "
-            f"{result['warm_up_seconds']:10.1f}",
-            flush=True,
-        )
-    folder = pathlib.Path(_OUT.value)
-    folder.mkdir(parents=True, exist_ok=True)
+        print(f"{row}: {1e3 * result['median_seconds']:.1f} ms", flush=True)
+    programs.tell(
+        "noise:averager | median s | mean s | CPU s | of a round | peak GB | warm-up s",
+        "{row} | {median_seconds:.4f} | {mean_seconds:.4f} | {cpu_seconds:.4f} | "
+        "{share_of_round:.1%} | {peak_gigabytes:.2f} | {warm_up_seconds:.1f}",
+        results,
+    )
     report = {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "round_seconds": _ROUND_SECONDS.value,
+        "round_seconds": options.round_seconds,
         "results": results,
     }
-    (folder / "server_step.json").write_text(json.dumps(report, indent=2))
+    programs.write(options.out, "server_step", report)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Options)

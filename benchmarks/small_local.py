@@ -5,31 +5,32 @@ printed is JSON: seconds and processor seconds of each round, by variant. `group
 what the library's rule chooses: for the convolutional net that is one by one, too.
 """
 
-import argparse
+import dataclasses
 import json
 import time
 from typing import Any
 
+from benchmarks import programs
 from benchmarks.peers import keras_models, workload
+from tff_agg.fields import described
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--task", choices=sorted(workload.TASKS), default="lstm")
-    parser.add_argument("--users", type=int, default=100)
-    parser.add_argument("--examples", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5, help="the first compiles")
-    parser.add_argument("--group_users", type=int, default=25)
-    parser.add_argument(
-        "--always_group", action="store_true", help="whatever the rule says"
-    )
-    parser.add_argument("--runtime", choices=("local", "ray"), default="local")
-    parser.add_argument("--lanes", type=int, help="as many as cores by default")
-    return parser.parse_args()
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The sizes of a round, and where it is computed."""
+
+    task: str = described("lstm", "what is trained", sorted(workload.TASKS))
+    users: int = described(100, "users of a round", at_least=1)
+    examples: int = described(8, "examples of each", at_least=1)
+    rounds: int = described(5, "rounds; the first compiles", at_least=1)
+    group_users: int = described(25, "users of a group", at_least=1)
+    always_group: bool = described(False, "whatever the rule says")
+    runtime: str = described("local", "where lanes are", ("local", "ray"))
+    lanes: int | None = described(None, "lanes; as many as cores by default")
 
 
-def main() -> None:
-    given = _arguments()
+def main(given: Options) -> None:
+    """Times rounds, and prints JSON."""
     import numpy as np
     import tensorflow as tf
 
@@ -61,7 +62,7 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def _process(given: Any, model: Any, **arguments: Any) -> Any:
+def _process(given: Options, model: Any, **arguments: Any) -> Any:
     from tff_agg import averaging, noise, privacy
     from tff_agg.federated import process
 
@@ -78,7 +79,7 @@ def _process(given: Any, model: Any, **arguments: Any) -> Any:
 
 
 def _next_word(
-    task: workload.Sentences, given: Any
+    task: workload.Sentences, given: Options
 ) -> dict[str, tuple[Any, list[Any]]]:
     """The project's own model: packed training."""
     import numpy as np
@@ -114,7 +115,7 @@ def _next_word(
     }
 
 
-def _any(task: workload.Pictures, given: Any) -> dict[str, tuple[Any, list[Any]]]:
+def _any(task: workload.Pictures, given: Options) -> dict[str, tuple[Any, list[Any]]]:
     """Any functional model, here from Keras."""
     import tensorflow_federated as tff
 
@@ -146,4 +147,4 @@ def _any(task: workload.Pictures, given: Any) -> dict[str, tuple[Any, list[Any]]
 
 
 if __name__ == "__main__":
-    main()
+    programs.start(__spec__, __doc__, main, Options)

@@ -10,24 +10,13 @@ take turns, each time in a fresh process; a round's best and median and its proc
 seconds count without the first round of a process, which compiles.
 """
 
-import json
-import pathlib
+import dataclasses
 import statistics
 import sys
 from typing import Any
 
-from absl import app
-
-from benchmarks import own_flags, turns
-
-# Flags of its own: tests import this module beside others that have some.
-_FLAGS = own_flags.OwnFlags()
-_TASKS = _FLAGS.list("tasks", ["lstm", "logistic", "cnn"], "What to run.")
-_USERS = _FLAGS.integer("users", 100, "Users per round.", 1)
-_ROUNDS = _FLAGS.integer("rounds", 6, "Rounds per turn.", 2)
-_REPEATS = _FLAGS.integer("repeats", 1, "Turns.", 1)
-_PFL = _FLAGS.string("pfl_python", None, "Python with pfl-research; none: skip.")
-_OUT = _FLAGS.string("out", "results/small_rounds", "Folder for JSON.")
+from benchmarks import programs, turns
+from tff_agg.fields import described
 
 EXAMPLES = {"lstm": 8, "logistic": 20, "cnn": 20}
 _NAMES = {
@@ -42,19 +31,25 @@ _TFF = ("DATASET_ITERATOR", "DATASET_REDUCE")
 Times = dict[str, dict[str, list[float]]]
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    if unknown := set(_TASKS.value) - EXAMPLES.keys():
-        raise app.UsageError(f"--tasks: no {unknown}; there are {list(EXAMPLES)}")
-    if _PFL.value and not pathlib.Path(_PFL.value).is_file():
-        raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
-    if not _PFL.value:
-        print("skipped pfl-research: --pfl_python is not given", flush=True)
-    found: dict[str, Times] = {task: {} for task in _TASKS.value}
-    for turn in range(_REPEATS.value):
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is run."""
+
+    tasks: tuple[str, ...] = described(tuple(EXAMPLES), "what to run", EXAMPLES)
+    users: int = described(100, "users per round", at_least=1)
+    rounds: int = described(6, "rounds per turn", at_least=2)
+    repeats: int = described(1, "turns", at_least=1)
+    pfl_python: str = described("", "Python with pfl-research; none: skip")
+    out: str = described("results/small_rounds", "folder for JSON")
+
+
+def main(options: Options) -> None:
+    """Lets systems take turns, prints and writes."""
+    pfl = turns.peer(options.pfl_python, "pfl-research")
+    found: dict[str, Times] = {task: {} for task in options.tasks}
+    for turn in range(options.repeats):
         for task, times in found.items():
-            for name, kinds in _turn(task).items():
+            for name, kinds in _turn(options, pfl, task).items():
                 into = times.setdefault(name, {"rounds": [], "cpu": []})
                 for kind, seconds in kinds.items():
                     into[kind].extend(seconds[1:])
@@ -65,31 +60,24 @@ def main(argv: list[str]) -> None:
                 )
     result = {
         **turns.circumstances(),
-        "users": _USERS.value,
+        "users": options.users,
         "seconds": found,
         "ratios": {task: ratios(times) for task, times in found.items()},
     }
-    out = pathlib.Path(_OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "small_rounds.json").write_text(json.dumps(result, indent=2) + "\n")
+    programs.write(options.out, "small_rounds", result)
     _report(result)
 
 
-def _turn(task: str) -> Times:
+def _turn(options: Options, pfl: str | None, task: str) -> Times:
     """Runs each system once."""
-    words = [
-        f"--task={task}",
-        f"--users={_USERS.value}",
-        f"--examples={EXAMPLES[task]}",
-        f"--rounds={_ROUNDS.value}",
-    ]
-    times: Times = {}
+    sizes = {"task": task, "users": options.users, "examples": EXAMPLES[task]}
+    words = [f"--{name}={size}" for name, size in sizes.items()]
+    words.append(f"--rounds={options.rounds}")
     ours = [sys.executable, "-m", "benchmarks.small_local", *words]
-    times |= turns.run(ours, onednn=True)
+    times: Times = turns.run(ours, onednn=True)
     times |= turns.run([sys.executable, "-m", "benchmarks.peers.tff", *words])
-    if _PFL.value:
-        python = str(pathlib.Path(_PFL.value).absolute())
-        times |= turns.run([python, "-m", "benchmarks.peers.pfl", *words])
+    if pfl is not None:
+        times |= turns.run([pfl, "-m", "benchmarks.peers.pfl", *words])
     return times
 
 
@@ -113,13 +101,20 @@ def _report(result: dict[str, Any]) -> None:
     order = sorted(result["seconds"], key=lambda task: task == "lstm")
     for task in order:
         times = result["seconds"][task]
-        print(f"\n{task}: {result['users']} users × {EXAMPLES[task]} examples")
-        print(f"{'':26}{'best s':>9}{'median s':>10}{'CPU s':>8}")
-        for name, kinds in times.items():
-            print(
-                f"{_NAMES[name]:26}{min(kinds['rounds']):9.3f}"
-                f"{statistics.median(kinds['rounds']):10.3f}{min(kinds['cpu']):8.3f}"
-            )
+        programs.tell(
+            " | best s | median s | CPU s",
+            "{name} | {best:.3f} | {median:.3f} | {cpu:.3f}",
+            [
+                {
+                    "name": _NAMES[name],
+                    "best": min(kinds["rounds"]),
+                    "median": statistics.median(kinds["rounds"]),
+                    "cpu": min(kinds["cpu"]),
+                }
+                for name, kinds in times.items()
+            ],
+            f"{task}: {result['users']} users × {EXAMPLES[task]} examples",
+        )
         how = "grouped" if "grouped" in times else "one by one, as the rule has it,"
         of_task = "" if task == "lstm" else f"{task}: "
         for name in ("one by one", "tff", "pfl"):
@@ -129,4 +124,4 @@ def _report(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options)

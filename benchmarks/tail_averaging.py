@@ -22,13 +22,14 @@ that some need its log n, the fixed dimension that others do not.
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+
+from benchmarks import programs
+from tff_agg.fields import described
 
 METHODS = ("last", "uta", "pda")
 _LABELS = {
@@ -42,14 +43,19 @@ _LABELS = {
 class Study:
     """The settings of all problems."""
 
-    exponents: tuple[int, ...] = (8, 9, 10, 11, 12, 13, 14, 15, 16)  # n = 2^e
-    rho: float = 1.0
-    steps_share: float = 0.25  # T = share · n √ρ
-    learning_rate: float = 0.5
-    repeats: int = 256
-    worst_case_steps: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
-    gamma: float = 3.0
-    seed: int = 0
+    exponents: tuple[int, ...] = described(
+        (8, 9, 10, 11, 12, 13, 14, 15, 16), "of n, which is a power of two"
+    )
+    rho: float = described(1.0, "ρ of zCDP")
+    steps_share: float = described(0.25, "T over n √ρ")
+    learning_rate: float = described(0.5, "the rate")
+    repeats: int = described(256, "repeats for each n", at_least=2)
+    worst_case_steps: tuple[int, ...] = described(
+        (32, 64, 128, 256, 512, 1024, 2048), "T of the worst case"
+    )
+    gamma: float = described(3.0, "γ of PDA")
+    seed: int = described(0, "seeds data and noise")
+    out: str = described("results/tail_averaging", "where the results go")
 
 
 def noise_stddev(lipschitz: float, steps: int, n: int, rho: float) -> float:
@@ -347,18 +353,12 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
     plt.close(figure)
 
 
-def main(argv: list[str]) -> None:
-    out = pathlib.Path(flags.FLAGS.out)
-    result = run(Study(repeats=flags.FLAGS.repeats, seed=flags.FLAGS.seed))
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "tail_averaging.json").write_text(json.dumps(result, indent=1))
-    draw(result, out / "tail_averaging.png")
+def main(study: Study) -> None:
+    """Simulates, writes, draws and prints."""
+    result, name = run(study), "tail_averaging"
+    draw(result, programs.write(study.out, name, result) / f"{name}.png")
     print(table(result))
-    print(f"\nWrote {out / 'tail_averaging.json'} and {out / 'tail_averaging.png'}")
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("out", "results/tail_averaging", "Where the results go.")
-    flags.DEFINE_integer("repeats", 256, "Repeats for each n.", lower_bound=2)
-    flags.DEFINE_integer("seed", 0, "Seeds data and noise.")
-    app.run(main)
+    programs.start(__spec__, __doc__, main, Study)

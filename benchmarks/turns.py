@@ -53,6 +53,17 @@ def run(command: list[str], *, onednn: bool = False) -> dict[str, Any]:
     return json.loads(found[-1])
 
 
+def peer(python: str, name: str) -> str | None:
+    """Returns the path of a peer's Python; None, and says so, where none is given."""
+    if not python:
+        print(f"skipped {name}: its Python is not given", flush=True)
+        return None
+    path = pathlib.Path(python).absolute()
+    if not path.is_file():
+        raise ValueError(f"the Python of {name}: {python} does not exist")
+    return str(path)
+
+
 def circumstances() -> dict[str, Any]:
     """Returns when and where something is measured."""
     info = pathlib.Path("/proc/cpuinfo")

@@ -22,6 +22,7 @@ saving (digests, checkpoint, ledger) and reporting (tables, event files, validat
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import json
 import pathlib
@@ -32,19 +33,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
-from absl import app
-
-from benchmarks import own_flags, turns
-
-# Flags of its own: tests import this module beside others that have some.
-_FLAGS = own_flags.OwnFlags()
-_MODELS = _FLAGS.list("models", ["small", "middle", "big"], "What to run.")
-_ROUNDS = _FLAGS.integer("rounds", 200, "Rounds of a run.", 2)
-_COHORT = _FLAGS.integer("clients_per_round", 100, "Users per round.", 1)
-_USERS = _FLAGS.integer("users", 2000, "Users there are.", 1)
-_PFL = _FLAGS.string("pfl_python", None, "Python with pfl-research; none: skip.")
-_OUT = _FLAGS.string("out", "results/whole_run", "Folder for JSON.")
-_ONE = _FLAGS.string("one", None, "One model alone, in this process; for itself.")
+from benchmarks import programs, turns
+from tff_agg.fields import described
 
 
 class Sizes(NamedTuple):
@@ -58,6 +48,19 @@ MODELS = {"small": Sizes(24, 48), "middle": Sizes(64, 256), "big": Sizes(96, 670
 PARTS = ("clients' work", "server", "cohort", "release", "rest")
 BESIDE = ("saving", "ε", "reporting")
 _WORDS = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is trained."""
+
+    models: tuple[str, ...] = described(tuple(MODELS), "what to run", MODELS)
+    rounds: int = described(200, "rounds of a run", at_least=2)
+    clients_per_round: int = described(100, "users per round", at_least=1)
+    users: int = described(2000, "users there are", at_least=1)
+    pfl_python: str = described("", "Python with pfl-research; none: skip")
+    out: str = described("results/whole_run", "folder for JSON")
+    one: str = described("", "one model alone, in this process; for itself")
 
 
 class Clock:
@@ -199,7 +202,7 @@ def shares(task: Any, folder: pathlib.Path) -> dict[str, dict[str, float]]:
     }
 
 
-def config_of(model: str, store: str) -> Any:
+def config_of(options: Options, model: str, store: str) -> Any:
     """Returns the configuration of a run."""
     from benchmarks.peers import workload
     from stackoverflow.task import StackOverflowConfig
@@ -207,8 +210,8 @@ def config_of(model: str, store: str) -> Any:
     sizes = MODELS[model]
     return StackOverflowConfig(
         store=store,
-        rounds=_ROUNDS.value,
-        clients_per_round=_COHORT.value,
+        rounds=options.rounds,
+        clients_per_round=options.clients_per_round,
         mechanism="banded",
         noise_multiplier=workload.NOISE_MULTIPLIER,
         clip_norm=workload.CLIP_NORM,
@@ -241,65 +244,58 @@ def write_clients(task: Any, path: pathlib.Path) -> None:
     np.savez(path, rows=np.concatenate(rows), ends=ends, sizes=json.dumps(sizes))
 
 
-def _one(model: str, folder: pathlib.Path) -> None:
+def _one(options: Options, folder: pathlib.Path) -> None:
     """Runs one model in this process; prints JSON."""
     from stackoverflow.data import preparation
     from stackoverflow.task import StackOverflow
     from tff_agg import runtime
 
+    model = options.one
     runtime.configure_threads()
     runtime.keep_memory()
     store = preparation.ensure_store(
-        "synthetic", None, folder.parent, users=_USERS.value, words=_WORDS, workers=1
+        "synthetic", None, folder.parent, users=options.users, words=_WORDS, workers=1
     )
-    task = StackOverflow(config_of(model, store))
+    task = StackOverflow(config_of(options, model, store))
     write_clients(task, folder.parent / f"{model}.npz")
     found = {"parameters": task.num_parameters, **shares(task, folder)}
     print(json.dumps(found), flush=True)
 
 
-def main(argv: list[str]) -> None:
-    if len(argv) > 1 + bool(_ONE.value):
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    if unknown := set(_MODELS.value) - MODELS.keys():
-        raise app.UsageError(f"--models: no {unknown}; there are {list(MODELS)}")
-    if _ONE.value:
-        _one(_ONE.value, pathlib.Path(argv[1]))
+def main(options: Options, arguments: list[str]) -> None:
+    """Trains each model in a process of its own, prints and writes."""
+    if options.one:
+        _one(options, pathlib.Path(*arguments))
         return
-    if _PFL.value and not pathlib.Path(_PFL.value).is_file():
-        raise app.UsageError(f"--pfl_python={_PFL.value} does not exist")
-    if not _PFL.value:
-        print("skipped pfl-research: --pfl_python is not given", flush=True)
+    pfl = turns.peer(options.pfl_python, "pfl-research")
     sizes = {
-        "rounds": _ROUNDS.value,
-        "clients_per_round": _COHORT.value,
-        "users": _USERS.value,
+        "rounds": options.rounds,
+        "clients_per_round": options.clients_per_round,
+        "users": options.users,
     }
     words = [f"--{name}={value}" for name, value in sizes.items()]
     found: dict[str, Any] = {}
-    for model in _MODELS.value:
+    for model in options.models:
         with tempfile.TemporaryDirectory() as temporary:
             ours = [sys.executable, "-m", "benchmarks.whole_run", *words]
             folder = pathlib.Path(temporary) / model
             found[model] = turns.run(
                 [*ours, f"--one={model}", str(folder)], onednn=True
             )
-            if _PFL.value:
-                peer = [str(pathlib.Path(_PFL.value).absolute())]
-                peer += ["-m", "benchmarks.peers.pfl_run"]
+            if pfl is not None:
+                peer = [pfl, "-m", "benchmarks.peers.pfl_run"]
                 peer += [f"--clients={folder}.npz", f"--folder={folder}-pfl"]
-                peer += [f"--rounds={_ROUNDS.value}", f"--cohort={_COHORT.value}"]
+                peer += [f"--rounds={options.rounds}"]
+                peer += [f"--cohort={options.clients_per_round}"]
                 found[model]["pfl"] = turns.run(peer)["seconds"]
-        _show(model, found[model])
-    out = pathlib.Path(_OUT.value)
-    out.mkdir(parents=True, exist_ok=True)
+        _show(model, found[model], options.rounds - 1)
     result = {**turns.circumstances(), **sizes, "models": found}
-    (out / "whole_run.json").write_text(json.dumps(result, indent=2) + "\n")
+    programs.write(options.out, "whole_run", result)
 
 
-def _show(model: str, found: dict[str, Any]) -> None:
+def _show(model: str, found: dict[str, Any], rounds: int) -> None:
     """Prints the parts of a run, and how it compares."""
-    seconds, rounds = found["seconds"], _ROUNDS.value - 1
+    seconds = found["seconds"]
     total = sum(seconds.values())
     print(f"\n{model}: {found['parameters']:,} parameters, {rounds} rounds")
     for part in PARTS:
@@ -316,4 +312,4 @@ def _show(model: str, found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _FLAGS.run(main)
+    programs.start(__spec__, __doc__, main, Options, arguments="[FOLDER]")
