@@ -132,68 +132,57 @@ def uta(rate: float, k: int, start: int, step_from: str = "aggregate") -> Settin
     )
 
 
-_LOW = (2.0, 1.0, 0.5, 4.0)
-_HIGH, _LOW_FIRST = (4.0, 2.0, 1.0, 8.0), (2.0, 4.0, 1.0, 8.0)
+Several = Mapping[str, Sequence[Settings]]
+_Rates = Sequence[float]
+_LOW: _Rates = (2.0, 1.0, 0.5, 4.0)
+_HIGH: _Rates = (4.0, 2.0, 1.0, 8.0)
+_LOW_FIRST: _Rates = (2.0, 4.0, 1.0, 8.0)
+
+
+def _of(rates: _Rates, averages: Sequence[Any], windows: Sequence[Any]) -> Several:
+    """Returns the arms' candidates: rates, (rate, decay, start), (rate, k, start)."""
+    return {
+        BASELINE: [plain(rate) for rate in rates],
+        EMA: [ema(*average) for average in averages],
+        UTA: [uta(*window) for window in windows],
+    }
+
+
+def _of_reduced(
+    decay: float, k: int, rates: _Rates, averages: _Rates, windows: _Rates
+) -> Several:
+    """Returns the same by their rates, from two thirds of the run on."""
+    start = _REDUCED_START
+    own = [(rate, decay, start) for rate in averages]
+    return _of(rates, own, [(rate, k, start) for rate in windows])
+
 
 # The paper's parameters come first.
-CANDIDATES: Mapping[tuple[str, str], Mapping[str, Sequence[Settings]]] = {
-    ("eps1", ORIGINAL): {
-        BASELINE: [plain(rate) for rate in (3.5, 0.5, 1.0, 2.0, 2.8)],
-        EMA: [
-            ema(4.0, 0.99, 200),
-            ema(4.0, 0.85, 100),
-            ema(2.0, 0.85, 100),
-            ema(2.0, 0.5, 100),
-            ema(2.0, 0.5, 200),
-        ],
-        UTA: [
-            uta(4.0, 50, 100),
-            uta(4.0, 10, 100),
-            uta(2.0, 10, 100),
-            uta(2.0, 3, 100),
-            uta(2.0, 3, 200),
-        ],
-    },
-    ("eps1", SHIFT): {
-        BASELINE: [plain(rate) for rate in (4.0, 0.5, 1.0, 2.0, 2.8)],
-        EMA: [
-            ema(4.0, 0.85, 200),
-            ema(4.0, 0.85, 100),
-            ema(2.0, 0.85, 100),
-            ema(2.0, 0.95, 200),
-            ema(2.0, 0.85, 200),
-        ],
-        UTA: [
-            uta(4.0, 5, 200),
-            uta(4.0, 20, 100),
-            uta(2.0, 20, 100),
-            uta(2.0, 20, 200),
-            uta(2.0, 10, 200),
-        ],
-    },
-    ("eps8", ORIGINAL): {
-        BASELINE: [plain(rate) for rate in (4.0, 2.0, 1.0)],
-        EMA: [ema(4.0, 0.85, 1500), ema(2.0, 0.5, 1600), ema(1.0, 0.5, 1600)],
-        UTA: [uta(4.0, 50, 400), uta(2.0, 3, 1600), uta(1.0, 3, 1600)],
-    },
-    ("eps8", SHIFT): {
-        BASELINE: [plain(rate) for rate in (5.0, 2.0, 1.0)],
-        EMA: [ema(4.0, 0.85, 200), ema(2.0, 0.85, 1600), ema(1.0, 0.85, 1600)],
-        UTA: [uta(4.0, 10, 50), uta(2.0, 10, 1600), uta(1.0, 10, 1600)],
-    },
-    # β and k as in the paper's rows, whose rates come first; averages are used from two
-    # thirds of the run on.
-    **{
-        (level, shift): {
-            BASELINE: [plain(rate) for rate in rates],
-            EMA: [ema(rate, decay, _REDUCED_START) for rate in averaged],
-            UTA: [uta(rate, k, _REDUCED_START) for rate in averaged_by_uta],
-        }
-        for level, shift, decay, k, rates, averaged, averaged_by_uta in (
-            ("cifar10_eps1", ORIGINAL, 0.5, 2, _LOW, _LOW, _LOW),
-            ("cifar10_eps1", SHIFT, 0.6, 3, _LOW, _LOW, _LOW),
-            ("cifar10_eps8", ORIGINAL, 0.6, 2, _HIGH, _LOW_FIRST, _HIGH),
-            ("cifar10_eps8", SHIFT, 0.6, 5, _HIGH, _LOW_FIRST, _LOW_FIRST),
-        )
-    },
-}
+CANDIDATES: Mapping[tuple[str, str], Several] = {
+    ("eps1", ORIGINAL): _of(
+        (3.5, 0.5, 1.0, 2.0, 2.8),
+        ((4.0, 0.99, 200), (4.0, 0.85, 100), (2.0, 0.85, 100), (2.0, 0.5, 100),
+         (2.0, 0.5, 200)),
+        ((4.0, 50, 100), (4.0, 10, 100), (2.0, 10, 100), (2.0, 3, 100), (2.0, 3, 200)),
+    ),
+    ("eps1", SHIFT): _of(
+        (4.0, 0.5, 1.0, 2.0, 2.8),
+        ((4.0, 0.85, 200), (4.0, 0.85, 100), (2.0, 0.85, 100), (2.0, 0.95, 200),
+         (2.0, 0.85, 200)),
+        ((4.0, 5, 200), (4.0, 20, 100), (2.0, 20, 100), (2.0, 20, 200), (2.0, 10, 200)),
+    ),
+    ("eps8", ORIGINAL): _of(
+        (4.0, 2.0, 1.0),
+        ((4.0, 0.85, 1500), (2.0, 0.5, 1600), (1.0, 0.5, 1600)),
+        ((4.0, 50, 400), (2.0, 3, 1600), (1.0, 3, 1600)),
+    ),
+    ("eps8", SHIFT): _of(
+        (5.0, 2.0, 1.0),
+        ((4.0, 0.85, 200), (2.0, 0.85, 1600), (1.0, 0.85, 1600)),
+        ((4.0, 10, 50), (2.0, 10, 1600), (1.0, 10, 1600)),
+    ),
+    ("cifar10_eps1", ORIGINAL): _of_reduced(0.5, 2, _LOW, _LOW, _LOW),
+    ("cifar10_eps1", SHIFT): _of_reduced(0.6, 3, _LOW, _LOW, _LOW),
+    ("cifar10_eps8", ORIGINAL): _of_reduced(0.6, 2, _HIGH, _LOW_FIRST, _HIGH),
+    ("cifar10_eps8", SHIFT): _of_reduced(0.6, 5, _HIGH, _LOW_FIRST, _LOW_FIRST),
+}  # fmt: skip

@@ -27,7 +27,7 @@ from tff_agg.experiment.commands import Command, study
 from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import Arm, Line, Settings, Study, known
 from tff_agg.experiment.study.options import StudyOptions
-from tff_agg.experiment.study.report import Report, values_of
+from tff_agg.experiment.study.report import Report
 from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.train import in_memory
 from tff_agg.fields import described
@@ -187,19 +187,15 @@ def command(task: type[Cifar]) -> Command:
 
 def report(options: Pretraining, results: Results) -> Report:
     """Returns a line for each model, with what it gains on the last iterate."""
-    made = Report({}, {}, {})
-    if results.seeds:
 
-        def labels(line: Line) -> tuple[str, ...]:
-            rate = results.chosen[line].settings["learning_rate"]
-            return line.row, line.name, f"{rate:g}"
+    def labels(line: Line) -> tuple[str, ...]:
+        rate = results.chosen[line].settings["learning_rate"]
+        return line.row, line.name, f"{rate:g}"
 
-        values = values_of(results, results.lines, labels, Cifar.metrics[:1])
-        header = ("pre-training", "features of", "η")
-        made.tables["pretraining"] = show.line_table(
-            header, values, [METRIC], show.over_first(values, alike=1),
-            gains={"gain in points": show.in_points},
-            title=f"{METRIC.label} of a last layer, seeds {results.seeds}",
-        )  # fmt: skip
-        made.data["pretraining"] = show.seed_table(header, values, [METRIC])
-    return made
+    page = Report()
+    page.add_lines(
+        "pretraining", results, ("pre-training", "features of", "η"), labels,
+        gains={"gain in points": show.in_points},
+        title=f"{METRIC.label} of a last layer, seeds {results.seeds}",
+    )  # fmt: skip
+    return page

@@ -13,7 +13,6 @@ from cifar.studies import arms, side_by_side
 from cifar.studies.table import EVERYTHING, METRIC, SEARCH_SEED, in_words
 from cifar.task import Cifar
 from tff_agg.experiment.commands import Command, study
-from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import (
     BROADCAST,
     Arm,
@@ -24,7 +23,7 @@ from tff_agg.experiment.study.declare import (
     known,
 )
 from tff_agg.experiment.study.options import StudyOptions
-from tff_agg.experiment.study.report import Report, values_of
+from tff_agg.experiment.study.report import Report
 from tff_agg.experiment.study.results import Results
 from tff_agg.fields import described
 from tff_agg.recycling.methods import by_kind
@@ -112,11 +111,8 @@ def report(options: Probes, results: Results) -> Report:
         model = "trained" if line.use == BROADCAST else method.title
         return line.row, words, model
 
-    made = Report({}, {}, {})
-    if results.seeds:
-        values = values_of(results, results.lines, labels, Cifar.metrics[:1])
-        header = ("probe", "settings", "model")
-        title = f"{METRIC.label} on validation data, seeds {results.seeds}"
-        made.tables["probes"] = show.line_table(header, values, [METRIC], title=title)
-        made.data["probes"] = show.seed_table(header, values, [METRIC])
-    return made
+    page = Report()
+    title = f"{METRIC.label} on validation data, seeds {results.seeds}"
+    header = ("probe", "settings", "model")
+    page.add_lines("probes", results, header, labels, over={}, title=title)
+    return page

@@ -21,10 +21,9 @@ from tff_agg.experiment.build import Compiled, build
 from tff_agg.experiment.build.dp_sgd import SampledBuild
 from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.study import progress
-from tff_agg.experiment.study.declare import Job, Rows, Score, Train, Trial
+from tff_agg.experiment.study.declare import Job, Place, Rows, Score, Train, Trial
 from tff_agg.experiment.study.scores import digest
 from tff_agg.experiment.study.train import Evaluator, identity_of, methods_of
-from tff_agg.experiment.task import Task
 from tff_agg.recycling.methods import Method
 from tff_agg.recycling.series import Passing
 from tff_agg.server import state as server
@@ -81,19 +80,13 @@ class _Lockstep(Train):
 
     keep: Keep
 
-    def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str:
+    def run(self, trial: Trial, place: Place) -> str:
         """Names a run by what is trained."""
-        return digest({"lockstep": True}, identity_of(task))
+        return digest({"lockstep": True}, identity_of(place.task(trial)))
 
-    def answer(
-        self,
-        jobs: Sequence[Job],
-        task: type[Task],
-        out: pathlib.Path,
-        shared: Compiled,
-    ) -> Iterator[tuple[Trial, Rows]]:
+    def answer(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Trial, Rows]]:
         """Trains all runs side by side, and evaluates in passing."""
-        runs = _Runs([job.trial.config for job in jobs], jobs, shared)
+        runs = _Runs([job.trial.config for job in jobs], jobs, place.shared)
         evaluator = Evaluator(runs.first)
         rows: list[list[Score]] = [[] for _ in jobs]
         kept: list[dict[str, np.ndarray]] = [{} for _ in jobs]
@@ -106,19 +99,16 @@ class _Lockstep(Train):
         total = runs.first.config.rounds
         for step, series in runs.steps():
             for lane, (job, of_lane) in enumerate(zip(jobs, series, strict=True)):
-                for question in job.questions:
-                    if step in question.rounds:
-                        at = question._replace(rounds=(step,))
-                        rows[lane] += evaluator.rows(of_lane[question.series], at)
+                rows[lane] += evaluator.rows_at(step, job.questions, of_lane)
                 if step in keeping[lane]:
                     weights = of_lane["iterate"].load(step)
                     kept[lane] |= {f"{step}/{name}": w for name, w in weights.items()}
             progress.tell(f"{len(jobs)} runs, {jobs[0].trial.row}", step, total)
         for job, scores, arrays in zip(jobs, rows, kept, strict=True):
             if arrays:
-                name = self.run(job.trial, shared.task(task, job.trial.config), out)
-                _path(out, name).parent.mkdir(parents=True, exist_ok=True)
-                with files.replacing(_path(out, name), durable=False) as file:
+                path = _path(place.out, self.run(job.trial, place))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with files.replacing(path, durable=False) as file:
                     np.savez(file, **arrays)
             yield job.trial, scores
 

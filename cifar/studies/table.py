@@ -14,19 +14,18 @@ and some checkpoints.
 import dataclasses
 import functools
 import itertools
-import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from cifar.studies import arms, side_by_side, widths
-from cifar.task import Cifar
+from cifar.studies import arms, error_bars, side_by_side
+from cifar.task import Cifar, CifarConfig
 from tff_agg.experiment.commands import Command, study
-from tff_agg.experiment.study import figures, show
+from tff_agg.experiment.study import show, widths
 from tff_agg.experiment.study.declare import (
     BROADCAST,
     Arm,
     Line,
-    Question,
     Settings,
     Study,
     Use,
@@ -34,10 +33,11 @@ from tff_agg.experiment.study.declare import (
 )
 from tff_agg.experiment.study.options import StudyOptions
 from tff_agg.experiment.study.report import Report
-from tff_agg.experiment.study.results import Curve, Results
+from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.statistics import gain
 from tff_agg.fields import described
 from tff_agg.recycling.methods import EMA_BASELINE, by_kind
+from tff_agg.recycling.uncertainty import Comparison
 
 METRIC = Cifar.metrics[0]
 #: The tables have 0, 1, 2, …
@@ -78,22 +78,20 @@ def declare(options: Table) -> Study:
     level_of = {row_of(x, s, n): x for x in options.levels for s in options.shifts
                 for n in (LAST_ITERATE, RECYCLED)}  # fmt: skip
 
-    def curve(line: Line, seed: int, config: Any) -> tuple[Question, ...]:
+    def drawn(line: Line, config: Any) -> tuple[int, ...]:
         if not line.row.endswith(RECYCLED) or line.use == BROADCAST:
             return ()
-        steps = arms.LEVELS[level_of[line.row]].curve
-        methods, series = line.use
-        return (Question("heldout", EVERYTHING["heldout"], series, methods, steps),)
+        return arms.LEVELS[level_of[line.row]].curve
 
     return Study(
         Cifar,
         tuple(lines),
         seeds=tuple(range(options.seeds)),
-        train=side_by_side.lockstep(widths.kept),
+        train=side_by_side.lockstep(error_bars.kept),
         search_seeds=(SEARCH_SEED,),
         seeding=known(0),
         examples=EVERYTHING,
-        also=curve,
+        drawn=drawn,
         near=side_by_side.alike,
     )
 
@@ -134,36 +132,49 @@ Rows = Mapping[str, Mapping[str, Line]]
 
 def report(options: Table, results: Results) -> Report:
     """Returns a table for each level, with and without shift; curves; widths."""
-    made = Report({}, {}, {})
-    panels: dict[str, Mapping[str, Curve]] = {}
-    ratios: dict[str, widths.Ratios] = {}
+    page = Report()
+    panels: dict[str, Mapping[str, Line]] = {}
+    compared: dict[str, Mapping[str, Comparison]] = {}
+    walks: list[tuple[str, int, float]] = []
     parts = list(itertools.product(options.levels, options.shifts))
     for level, shift in parts:
         of_level = _part(results, level, shift)
         if not (of_level.lines and of_level.seeds):
             continue
         name, title = f"{level}_{shift}", f"{level} {shift}, seeds {of_level.seeds}"
-        rows = _by_line(of_level)
-        made.tables[name] = cells(of_level, rows, title)
-        made.data[name] = every_seed(of_level, rows)
-        panels[f"{level}, {shift}"] = curves(rows[RECYCLED], of_level)
-        if len(of_level.seeds) > 1 and arms.LEVELS[level].separations:
-            for line, columns in rows.items():
-                found = widths.compare(of_level, columns[TRAINED], arms.LEVELS[level])
-                if found is not None:
-                    ratios[row_of(level, shift, line)] = found
-    if panels:
-        made.figures["curves"] = functools.partial(figures.curves, panels=panels)
-    if ratios:
-        made.tables["widths"] = widths.table(ratios)
-        made.data["widths"] = widths.every_ratio(ratios)
-        made.data["walk"] = widths.every_walk(ratios)
-        drawn = {os.path.basename(os.path.normpath(folder)): widths.panel_of(folder)
-                 for folder in options.beside}  # fmt: skip
-        last = [row_of(level, shift, LAST_ITERATE) for level, shift in parts]
-        own = widths.panels({line: ratios[line] for line in last if line in ratios})
-        made.figures["widths"] = functools.partial(widths.draw, drawn=drawn | own)
-    return made
+        rows = {x.partition(": ")[2]: own for x, own in of_level.rows().items()}
+        page.tables[name] = cells(of_level, rows, title)
+        page.data[name] = every_seed(of_level, rows)
+        panels[f"{level}, {shift}"] = {
+            results.chosen[line].method.title: line
+            for column, line in rows[RECYCLED].items()
+            if column != TRAINED
+        }
+        if len(of_level.seeds) < 2:
+            continue
+        for line, columns in rows.items():
+            own, trained = row_of(level, shift, line), columns[TRAINED]
+            if runs := error_bars.checkpoints(of_level, trained, arms.LEVELS[level]):
+                config = of_level.config(trained)
+                assert isinstance(config, CifarConfig)
+                which = config, runs, arms.LEVELS[level]
+                compared[own] = error_bars.compare(*which)
+                moved = error_bars.walks(*which)
+                walks += [(own, steps, share) for steps, share in moved.items()]
+    shown = results.only(line for lines in panels.values() for line in lines.values())
+    page.add_curves("curves", shown, panels)
+    if compared:
+        page.tables["widths"] = widths.table(compared, alone=True)
+        page.data["widths"] = widths.data(compared)
+        page.data["walk"] = show.Table(("line", "steps", "over_noise"), walks)
+        drawn = {}
+        for folder in map(pathlib.Path, options.beside):
+            (own,) = widths.read(folder / "widths.csv").values()
+            drawn[folder.resolve().name] = own
+        last = {row_of(*part, LAST_ITERATE) for part in parts}
+        drawn |= {line: own for line, own in compared.items() if line in last}
+        page.figures["widths"] = functools.partial(widths.draw, drawn)
+    return page
 
 
 def _part(results: Results, level: str, shift: str) -> Results:
@@ -171,14 +182,6 @@ def _part(results: Results, level: str, shift: str) -> Results:
     keys = {line.key for line in lines_of(level, shift, "")}
     lines = [line for line in results.lines if line.key in keys]
     return results.only(lines if len(lines) == len(keys) else [])
-
-
-def _by_line(results: Results) -> Rows:
-    """Returns the cells by line and column."""
-    found: dict[str, dict[str, Line]] = {}
-    for line in results.lines:
-        found.setdefault(line.row.partition(": ")[2], {})[line.name] = line
-    return found
 
 
 def cells(results: Results, rows: Rows, title: str) -> show.Table:
@@ -219,16 +222,7 @@ def every_seed(results: Results, rows: Rows) -> show.Table:
         for method in [results.chosen[line].method]
     }
     labels = ("line", "chosen", "column", "method")
-    return show.seed_table(labels, found, [METRIC])
-
-
-def curves(columns: Mapping[str, Line], results: Results) -> dict[str, Curve]:
-    """Returns how a line's aggregations at inference go over the steps."""
-    return {
-        results.chosen[line].method.title: results.curve(line)
-        for column, line in columns.items()
-        if column != TRAINED
-    }
+    return show.seed_table(labels, found, [METRIC], results.seeds)
 
 
 def in_words(settings: Settings) -> str:

@@ -19,12 +19,11 @@ from typing import Any
 from pcvr.task import Pcvr, PcvrConfig
 from tff_agg.checkpoints.retention import Retention
 from tff_agg.experiment.commands import Command, study
-from tff_agg.experiment.study import figures, show
+from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import (
     BROADCAST,
     Arm,
     Line,
-    Question,
     Settings,
     Study,
     Use,
@@ -32,11 +31,11 @@ from tff_agg.experiment.study.declare import (
     known,
 )
 from tff_agg.experiment.study.options import StudyOptions
-from tff_agg.experiment.study.report import Report, values_of
+from tff_agg.experiment.study.report import Report, search_table
 from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.train import in_memory
 from tff_agg.fields import described
-from tff_agg.recycling.methods import Method, by_kind, parse_methods
+from tff_agg.recycling.methods import by_kind, parse_methods
 
 PROXY = (
     "a proxy: news sessions stand in for ad clicks, and that the reader went on past "
@@ -133,12 +132,10 @@ def declare(options: Table) -> Study:
         lines.append(Line(part, BASELINE, probe, like=like))
         lines += [Line(part, m.title, probe, Use((m,)), like=like) for m in PROBED]
 
-    def curve(line: Line, seed: int, config: Any) -> tuple[Question, ...]:
+    def drawn(line: Line, config: Any) -> Sequence[int]:
         if line.row != TABLE or line.use != BROADCAST:
             return ()
-        rounds = tuple(range(CURVE_EVERY, config.rounds + 1, CURVE_EVERY))
-        methods, series = BROADCAST
-        return (Question("heldout", EXAMPLES, series, methods, rounds),)
+        return range(CURVE_EVERY, config.rounds + 1, CURVE_EVERY)
 
     return Study(
         Pcvr,
@@ -148,7 +145,7 @@ def declare(options: Table) -> Study:
         search_seeds=SEARCH_SEEDS,
         seeding=known(0),
         examples={"heldout": EXAMPLES, "test": EXAMPLES},
-        also=curve,
+        drawn=drawn,
     )
 
 
@@ -170,44 +167,19 @@ GAINS: show.Columns = {
 
 def report(options: Table, results: Results) -> Report:
     """Returns the table, each line beside the baseline of its part, and the curves."""
-    made = Report({"search": search_table(results)}, {}, {})
-    if not results.seeds:
-        return made
-    labels = functools.partial(labels_of, results)
-    values = values_of(results, results.lines, labels, Pcvr.metrics)
-    over = show.over_first(values, alike=1)
-    title = f"{METRIC.label} on test clicks, {len(results.seeds)} seeds; {PROXY}"
-    made.tables["table"] = show.line_table(
-        LABELS, values, [METRIC], over, gains=GAINS, digits=3, title=title
-    )
-    made.data["table"] = show.seed_table(LABELS, values, Pcvr.metrics)
-    curves = {
-        line.name: results.curve(line)
-        for line in results.lines
-        if line.row == TABLE and line.use == BROADCAST
-    }
-    made.figures["curves"] = functools.partial(
-        figures.curves,
-        panels={f"noise of {TABLE}": curves},
-        metric=METRIC,
-        y_label=f"{METRIC.label} on heldout clicks",
-        title="Proxy data: news sessions",
-    )
-    return made
-
-
-def search_table(results: Results) -> show.Table:
-    """Returns the metric of every candidate on heldout clicks."""
-    rows = [
-        [line.name, in_words(settings), Method.parse(method).title,
-         show.mean_and_std(values, METRIC, 3)]
-        for line in results.lines
-        for settings, method, values in results.candidates(line)
-    ]  # fmt: skip
-    return show.Table(
-        ["arm", "candidate", "model", METRIC.label], rows,
-        f"{METRIC.label} on heldout clicks, seeds {SEARCH_SEEDS}",
+    page = Report({"search": search_table(results, 3)})
+    page.add_lines(
+        "table", results, LABELS, functools.partial(labels_of, results),
+        gains=GAINS, digits=3,
+        title=f"{METRIC.label} on test clicks, {len(results.seeds)} seeds; {PROXY}",
     )  # fmt: skip
+    lines = results.rows().get(TABLE, {})
+    drawn = {name: line for name, line in lines.items() if line.use == BROADCAST}
+    page.add_curves(
+        "curves", results, {f"noise of {TABLE}": drawn},
+        y_label=f"{METRIC.label} on heldout clicks", title="Proxy data: news sessions",
+    )  # fmt: skip
+    return page
 
 
 def labels_of(results: Results, line: Line) -> tuple[str, str, str]:

@@ -9,9 +9,7 @@ have the noise of ε but no guarantee.
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from stackoverflow.studies.scales import (
@@ -22,25 +20,19 @@ from stackoverflow.studies.scales import (
     store_of,
 )
 from stackoverflow.task import StackOverflow, StackOverflowConfig
-from tff_agg.experiment.study import figures, show
 from tff_agg.experiment.study.declare import (
     BROADCAST,
     Arm,
     Line,
-    Question,
     Settings,
     Study,
     known,
     validated,
 )
 from tff_agg.experiment.study.options import StudyOptions
-from tff_agg.experiment.study.report import Report, values_of
-from tff_agg.experiment.study.results import Curve, Results
-from tff_agg.experiment.study.show import Table
+from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.train import in_memory
 from tff_agg.fields import described
-from tff_agg.recycling.methods import Method
-from tff_agg.recycling.metrics import Metric
 
 METRIC = StackOverflow.metrics[0]
 # Perplexity says what the loss says.
@@ -175,12 +167,6 @@ def study_of(options: Compared, lines: Iterable[Line]) -> Study:
     of_any = options.file(options.epsilons[0], "baseline")
     examples = of_any.validation_examples
 
-    def curve(line: Line, seed: int, config: Any) -> tuple[Question, ...]:
-        if line.use != BROADCAST:
-            return ()
-        methods, series = BROADCAST
-        return (Question("heldout", examples, series, methods, validated(config)),)
-
     return Study(
         StackOverflow,
         tuple(lines),
@@ -190,7 +176,7 @@ def study_of(options: Compared, lines: Iterable[Line]) -> Study:
         seeding=known(1000),
         rounds=SCALES[options.scale].rounds(shift=options.shift),
         examples={"heldout": examples, "test": examples},
-        also=curve,
+        drawn=lambda line, config: validated(config) if line.use == BROADCAST else (),
     )
 
 
@@ -199,31 +185,18 @@ def study_of(options: Compared, lines: Iterable[Line]) -> Study:
 LABELS = ("arm", "noise", "clip", "rate", "settings", "model")
 
 
-def search_table(results: Results) -> Table:
-    """Returns the metric of every candidate on validation data, a column a model."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
-    for line in results.lines:
-        for settings, method, values in results.candidates(line):
-            key = (*arm_of(line), *_written(settings))
-            model = _model(line, Method.parse(method))
-            found.setdefault(key, {})[model] = METRIC.show(fmean(values))
-    models = list(dict.fromkeys(model for row in found.values() for model in row))
-    rows = [[*key, *(row.get(m, "") for m in models)] for key, row in found.items()]
-    return Table([*LABELS[:4], *models], rows, f"{METRIC.label} on validation data")
-
-
-def panels(results: Results) -> dict[str, dict[str, Curve]]:
-    """Returns the curves of what is broadcast, a panel for each kind of noise.
+def panels(results: Results) -> dict[str, dict[str, Line]]:
+    """Returns what is broadcast, a panel for each kind of noise.
 
     The paper's settings are in every panel.
     """
     drawn = [line for line in results.lines if line.use == BROADCAST]
-    published = {str_of(results, x): results.curve(x) for x in drawn if x.note}
-    found: dict[str, dict[str, Curve]] = {}
+    published = {str_of(results, line): line for line in drawn if line.note}
+    found: dict[str, dict[str, Line]] = {}
     for line in drawn:
         if not line.note:
             panel = found.setdefault(f"noise: {arm_of(line)[1]}", dict(published))
-            panel[str_of(results, line)] = results.curve(line)
+            panel[str_of(results, line)] = line
     return found
 
 
@@ -231,7 +204,8 @@ def labels_of(results: Results, line: Line) -> tuple[str, ...]:
     """Returns the labels of a line of the table."""
     settings, method, _ = results.chosen[line]
     why = line.note or "chosen"
-    return (*arm_of(line), *_written(settings), why, _model(line, method))
+    model = "broadcast" if line.use == BROADCAST else method.title
+    return (*arm_of(line), *_written(settings), why, model)
 
 
 def str_of(results: Results, line: Line) -> str:
@@ -249,45 +223,3 @@ def arm_of(line: Line) -> tuple[str, str]:
 
 def _written(settings: Settings) -> tuple[str, str]:
     return f"{settings['clip_norm']:g}", f"{settings['server_learning_rate']:g}"
-
-
-def _model(line: Line, method: Method) -> str:
-    return "broadcast" if line.use == BROADCAST else method.title
-
-
-def add_lines(
-    made: Report,
-    results: Results,
-    name: str,
-    header: Sequence[str],
-    labels: Callable[[Line], tuple[str, ...]],
-    title: str,
-    drawn: Mapping[str, Sequence[float]],
-    over: Mapping[str, Mapping[Line, Line]],
-    gains_in: Sequence[Metric] = METRICS[:1],
-) -> None:
-    """Adds lines as a table, as values for programs, and as a picture.
-
-    Args:
-      made: What they are added to.
-      results: Of these lines alone.
-      name: The files'.
-      header: The names of the labels.
-      labels: A line's.
-      title: What they are.
-      drawn: What is in the picture: values by seed, by name.
-      over: By a name such as 'over the first line', with which a line is compared.
-      gains_in: Of which metrics the table has gains.
-    """
-    values = values_of(results, results.lines, labels, StackOverflow.metrics)
-    pairs = {
-        heading: {labels(line): labels(other) for line, other in of_lines.items()}
-        for heading, of_lines in over.items()
-    }
-    made.tables[name] = show.line_table(
-        header, values, METRICS, pairs, gains_in=gains_in, title=title
-    )
-    made.data[name] = show.seed_table(header, values, StackOverflow.metrics)
-    made.figures[name] = functools.partial(
-        figures.points, lines=drawn, metric=METRIC, title=title
-    )

@@ -8,7 +8,6 @@ one picture. Every run is a folder that resumes: stop the demo and start it agai
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any, Self
@@ -16,12 +15,11 @@ from typing import Any, Self
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg.experiment.commands import Command, study
 from tff_agg.experiment.config import RunConfig
-from tff_agg.experiment.study import figures, show
+from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import (
     BROADCAST,
     Arm,
     Line,
-    Question,
     Study,
     Use,
     distinct,
@@ -29,9 +27,9 @@ from tff_agg.experiment.study.declare import (
     validated,
 )
 from tff_agg.experiment.study.options import StudyOptions
-from tff_agg.experiment.study.report import Report, values_of
-from tff_agg.experiment.study.results import Curve, Results
-from tff_agg.experiment.study.statistics import gain
+from tff_agg.experiment.study.report import Report
+from tff_agg.experiment.study.results import Results
+from tff_agg.experiment.study.statistics import FEWEST_SEEDS, gain
 from tff_agg.experiment.study.train import saved
 from tff_agg.fields import described
 from tff_agg.privacy import Plan
@@ -172,11 +170,6 @@ def declare(options: Demo) -> Study:
         }
         lines += [Line(setting, n, arms[arm], use) for n, (arm, use) in LINES.items()]
 
-    def curve(line: Line, seed: int, config: RunConfig) -> tuple[Question, ...]:
-        methods, series = line.use
-        at = validated(config)
-        return (Question("heldout", EXAMPLES["heldout"], series, methods, at),)
-
     return Study(
         StackOverflow,
         distinct(lines),
@@ -185,7 +178,7 @@ def declare(options: Demo) -> Study:
         seeding=known(1000),
         rounds=in_last_period,
         examples=EXAMPLES,
-        also=curve,
+        drawn=lambda line, config: validated(config),
     )
 
 
@@ -199,42 +192,33 @@ def command(task: type[StackOverflow]) -> Command:
 
 def report(options: Demo, results: Results) -> Report:
     """Returns the table with gains over the last iterate, the picture, and words."""
+    page, count = Report(), len(results.seeds)
+    look = {
+        "gain ± standard error": show.in_points,
+        "seeds better": lambda gain, _: f"{gain.seeds_better} of {count}",
+    }
+    page.add_lines(
+        "table", results, ("setting", "method"), lambda line: line.key, gains=look
+    )
+    if not count:
+        return page
     config = results.config(results.lines[0])
     assert isinstance(config, StackOverflowConfig)
     plan = config.build_plan()
     assert isinstance(plan, Plan)
-    if not results.seeds:
-        return Report({}, {}, {}, "No seed has all of its runs yet.")
-    labels = ("setting", "method")
-    values = values_of(results, results.lines, lambda line: line.key, [METRIC])
-    count = len(results.seeds)
-    table = show.line_table(
-        labels,
-        values,
-        [METRIC],
-        show.over_first(values, alike=1),
-        gains={
-            "gain ± standard error": show.in_points,
-            "seeds better": lambda gain, _: f"{gain.seeds_better} of {count}",
-        },
-    )
-    panels: dict[str, dict[str, Curve]] = {}
-    for line in results.lines:
-        panels.setdefault(line.row, {})[line.name] = results.curve(line)
-    curves = [curve for panel in panels.values() for curve in panel.values()]
-    highest = max(max(seed) for curve in curves for seed in curve.values)
-    ends = [seed[-1] for curve in curves for seed in curve.values]
-    picture = functools.partial(
-        figures.curves,
-        panels=panels,
-        metric=METRIC,
+    curves = [value for line in results.lines for value in results.curve(line).values]
+    page.add_curves(
+        "accuracy",
+        results,
+        results.rows(),
         title=f"{noise_in_words(plan)}; mean and standard deviation over {count} "
         "seeds; shaded: what the table is about",
         shaded=(max(0, options.rounds - PERIOD), options.rounds),
         # The climb is not what it is about.
-        bottom=METRIC.scale * min(highest / 2, *ends),
+        bottom=METRIC.scale
+        * min(max(map(max, curves)) / 2, *(curve[-1] for curve in curves)),
     )
-    text = [
+    page.text = "\n".join([
         f"Test accuracy: mean over the last {PERIOD} rounds, ± over seeds; UTA_inf: "
         f"mean of the last {PERIOD} checkpoints; gains in points over the last "
         "iterate, * where they stand clear of the spread.",
@@ -244,31 +228,25 @@ def report(options: Demo, results: Results) -> Report:
         "",
         f"The runs, with their privacy reports, are in {results.out / 'runs'}; "
         f"{results.out / 'trials.csv'} says which is which.",
-    ]
-    data = show.seed_table(labels, values, [METRIC])
-    return Report(
-        {"table": table}, {"table": data}, {"accuracy": picture}, "\n".join(text)
-    )
+    ])  # fmt: skip
+    return page
 
 
 def verdicts(results: Results) -> list[str]:
     """Returns for each line whether its gain stands clear of the seeds' spread."""
-    said = []
-    for setting, (baseline, *others) in results.rows().items():
-        for line in others:
-            change = gain(results.values(line), results.values(baseline), METRIC)
-            if change.clear is None:
-                count = len(results.seeds)
-                said.append(f"{setting}: {count} seeds are too few to tell.")
-                break
-            place = "stands clear of" if change.clear else "is within"
-            said.append(
-                f"{setting}: {line.name} changes the test accuracy by "
-                f"{METRIC.scale * change.mean:+.2f} points (standard error "
-                f"{METRIC.scale * change.error:.2f}, same seeds and clients), which "
-                f"{place} the spread."
-            )
-    return said
+    if (count := len(results.seeds)) < FEWEST_SEEDS:
+        return [f"{row}: {count} seeds are too few to tell." for row in results.rows()]
+    sentences = []
+    for line, baseline in results.over_first().items():
+        change = gain(results.values(line), results.values(baseline), METRIC)
+        place = "stands clear of" if change.clear else "is within"
+        sentences.append(
+            f"{line.row}: {line.name} changes the test accuracy by "
+            f"{METRIC.scale * change.mean:+.2f} points (standard error "
+            f"{METRIC.scale * change.error:.2f}, same seeds and clients), which "
+            f"{place} the spread."
+        )
+    return sentences
 
 
 def noise_in_words(plan: Plan) -> str:

@@ -12,13 +12,10 @@ Nothing is kept of the runs but their scores, from which a stopped search goes o
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from statistics import fmean
-from typing import Any, NamedTuple
 
 from stackoverflow.studies.demo import (
     EXAMPLES,
     LAST,
-    METRIC,
     SCHEDULE_FREE,
     UTA_INF,
     Sizes,
@@ -26,64 +23,62 @@ from stackoverflow.studies.demo import (
 )
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment.commands import Command, study
-from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import (
     BROADCAST,
     Arm,
     Line,
+    Settings,
     Study,
-    in_words,
     known,
 )
-from tff_agg.experiment.study.report import Report
+from tff_agg.experiment.study.report import Report, candidate_table, search_table
 from tff_agg.experiment.study.results import Results
-from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.study.train import in_memory
 from tff_agg.fields import described
 
 #: The demo has 0, 1, 2, …
 FIRST_SEED = 100
-#: What every candidate is judged by: the column's name in the file, and the use.
+#: What every candidate is judged by.
 USES = {"broadcast": BROADCAST, "recycled": UTA_INF}
 
 
-class Grid(NamedTuple):
-    """An arm: what its candidates share, and each of them."""
+def _rates(*pairs: tuple[float, float], **fixed: float) -> tuple[Settings, ...]:
+    """Returns candidates by server momentum and rate.
 
-    shared: Mapping[str, Any]
-    candidates: tuple[Mapping[str, Any], ...]
-
-
-def _grid(
-    names: str, shared: Mapping[str, Any], *rows: tuple[float, ...], **fixed: Any
-) -> Grid:
-    candidates = (fixed | dict(zip(names.split(), row, strict=True)) for row in rows)
-    # Candidates say what is fixed as well, for the words of the table.
-    return Grid({**shared, **fixed}, tuple(candidates))
+    They say what is fixed as well, for the words of the table.
+    """
+    return tuple(
+        {**fixed, "server_momentum": momentum, "server_learning_rate": rate}
+        for momentum, rate in pairs
+    )
 
 
-_RATE = "server_momentum server_learning_rate"
 # Rates are a factor of two apart.
 _WITH_AND_WITHOUT_MOMENTUM = (
     *((0.9, 0.25), (0.9, 0.5), (0.9, 1.0)),
     *((0.0, 2.5), (0.0, 5.0), (0.0, 10.0)),
 )
-GRIDS: Mapping[str, Grid] = {
-    "baseline": _grid(
-        _RATE,
+#: By the arm's name, what its candidates share, and each of them.
+GRIDS: Mapping[str, tuple[Settings, tuple[Settings, ...]]] = {
+    "baseline": (
         LAST,
-        *((0.9, 0.25), (0.9, 0.5), (0.9, 1.0)),
-        *((0.95, 0.125), (0.95, 0.25), (0.95, 0.5)),
+        _rates(
+            *((0.9, 0.25), (0.9, 0.5), (0.9, 1.0)),
+            *((0.95, 0.125), (0.95, 0.25), (0.95, 0.5)),
+        ),
     ),
-    "schedule-free": _grid(
-        "server_learning_rate gamma",
+    "schedule-free": (
         SCHEDULE_FREE,
-        *itertools.product((2.0, 4.0, 8.0), (2.0, 6.0)),
-        server_momentum=SCHEDULE_FREE["server_momentum"],
+        tuple(
+            {"server_momentum": 0.0, "server_learning_rate": rate, "gamma": gamma}
+            for rate in (2.0, 4.0, 8.0)
+            for gamma in (2.0, 6.0)
+        ),
     ),
-    "UTA_tr": _grid(_RATE, {"averager": "uta"}, *_WITH_AND_WITHOUT_MOMENTUM, k=3),
-    "EMA_tr": _grid(
-        _RATE, {"averager": "ema"}, *_WITH_AND_WITHOUT_MOMENTUM, ema_decay=0.5
+    "UTA_tr": ({"averager": "uta"}, _rates(*_WITH_AND_WITHOUT_MOMENTUM, k=3)),
+    "EMA_tr": (
+        {"averager": "ema", "ema_decay": 0.5},
+        _rates(*_WITH_AND_WITHOUT_MOMENTUM, ema_decay=0.5),
     ),
 }
 
@@ -102,18 +97,14 @@ class DemoSearch(Sizes):
 
 def declare(options: DemoSearch) -> Study:
     """Returns the search: two lines for each arm and setting."""
-    arms = [
-        (setting, Arm(name, options.config(setting, **grid.shared), grid.candidates))
-        for name, grid in ((name, GRIDS[name]) for name in options.arms)
-        for setting in options.settings
-    ]
+    lines = []
+    for name, setting in itertools.product(options.arms, options.settings):
+        shared, candidates = GRIDS[name]
+        arm = Arm(name, options.config(setting, **shared), candidates)
+        lines += [Line(setting, f"{name}: {of}", arm, use) for of, use in USES.items()]
     return Study(
         StackOverflow,
-        tuple(
-            Line(setting, f"{arm.name}: {column}", arm, use)
-            for setting, arm in arms
-            for column, use in USES.items()
-        ),
+        tuple(lines),
         seeds=(),
         search_seeds=tuple(range(FIRST_SEED, FIRST_SEED + options.seeds)),
         train=in_memory(),
@@ -129,49 +120,7 @@ def command(task: type[StackOverflow]) -> Command:
     return study.command(DemoSearch, declare, report)
 
 
-# What it shows.
-
-
 def report(options: DemoSearch, results: Results) -> Report:
-    """Returns a row for each candidate, the best of its arm marked; and all runs."""
-    rows: list[list[str]] = []
-    marked = set()
-    data: list[tuple[object, ...]] = []
-    seeds = results.study.search_seeds
-    for (name, setting), scores in scores_of(results).items():
-        for number, column in enumerate(USES):
-            of_use = {c: values[column] for c, values in scores.items()}
-            place = list(scores).index(show.best(of_use, METRIC))
-            marked.add((len(rows) + place, 3 + number))
-        for candidate, values in scores.items():
-            means = [METRIC.show(fmean(values[column])) for column in USES]
-            rows.append([name, setting, candidate, *means, str(len(seeds))])
-            by_seed = zip(seeds, *values.values(), strict=True)
-            data += [
-                (name, setting, seed, candidate, *map(METRIC.show, both))
-                for seed, *both in by_seed
-            ]
-    header = ["arm", "setting", "candidate", "broadcast %", "UTA_inf %", "seeds"]
-    columns = ["arm", "setting", "seed", "candidate", *USES]
-    title = f"{METRIC.label} on validation data, the best of an arm's candidates marked"
-    return Report(
-        {"demo_search": Table(header, rows, title, marked)},
-        {"demo_search": Table(columns, data)},
-        {},
-    )
-
-
-def scores_of(
-    results: Results,
-) -> dict[tuple[str, str], dict[str, dict[str, list[float]]]]:
-    """Returns by (arm, setting) and candidate, for each use its value by seed.
-
-    Candidates that have failed are left out.
-    """
-    scores: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
-    for line in results.lines:
-        of_arm = scores.setdefault((line.arm.name, line.row), {})
-        column = next(name for name, use in USES.items() if use == line.use)
-        for settings, _, values in results.candidates(line):
-            of_arm.setdefault(in_words(settings), {})[column] = values
-    return scores
+    """Returns every candidate, the best of each arm marked for either use."""
+    name = "demo_search"
+    return Report({name: search_table(results)}, {name: candidate_table(results)})

@@ -24,28 +24,25 @@ from stackoverflow.studies.comparisons import (
     BLT,
     INDEPENDENT,
     LABELS,
-    METRIC,
+    METRICS,
     NO_NOISE,
     PUBLISHED,
     TREE,
     Compared,
     Training,
-    add_lines,
     arm,
     arm_of,
     as_published,
     labels_of,
     panels,
-    search_table,
     str_of,
     study_of,
 )
 from stackoverflow.studies.scales import BASELINE, EMA, SCALES, UTA, refuse_none
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment.commands import Command, study
-from tff_agg.experiment.study import figures
 from tff_agg.experiment.study.declare import BROADCAST, Line, Study, Use
-from tff_agg.experiment.study.report import Report
+from tff_agg.experiment.study.report import Report, search_table
 from tff_agg.experiment.study.results import Results
 from tff_agg.fields import described
 
@@ -150,44 +147,38 @@ OF_DP_SGD = (
 
 def report(options: Fair, results: Results) -> Report:
     """Returns, for each level, the search, the table and the steps to the best."""
-    text = OF_DP_SGD if DP_SGD in options.arms else ""
-    made = Report({}, {}, {}, text)
+    page = Report(text=OF_DP_SGD if DP_SGD in options.arms else "")
     for level, lines in results.rows().items():
-        _add(made, results.only(lines), level)
-    return made
+        _add(page, results.only(lines.values()), level)
+    return page
 
 
-def _add(made: Report, results: Results, level: str) -> None:
+def _add(page: Report, results: Results, level: str) -> None:
     """Adds what is shown of a privacy level."""
     name = f"eps{level}"
-    made.tables[f"search_{name}"] = search_table(results)
-    if not results.seeds:
-        return
+    page.tables[f"search_{name}"] = search_table(results)
     title = f"ε = {level.replace('inf', '∞')}, {len(results.seeds)} seeds"
-    made.figures[f"curves_{name}"] = functools.partial(
-        figures.curves, panels=panels(results), metric=METRIC, title=title, bottom=0
-    )
+    page.add_curves(f"curves_{name}", results, panels(results), title=title, bottom=0)
     labels = functools.partial(labels_of, results)
-    drawn = {str_of(results, line): results.values(line) for line in results.lines}
-    over = _over_the_first(results.lines)
-    add_lines(made, results, f"table_{name}", LABELS, labels, title, drawn, over)
-    named = steps(results)
-    if named:
-        names = {line: step for step, line in named.items()}
-        own = results.only(named.values())
-        over = _over_the_first(own.lines)
-        if reference := named.get(RECYCLED):
-            later = own.lines[own.lines.index(reference) + 1 :]
-            over["over the baseline's UTA_inf"] = dict.fromkeys(later, reference)
-        add_lines(
-            made, own, f"steps_{name}", ("step", *LABELS),
-            lambda line: (names[line], *labels(line)), title,
-            {step: results.values(line) for step, line in named.items()}, over,
-        )  # fmt: skip
-
-
-def _over_the_first(lines: Sequence[Line]) -> dict[str, dict[Line, Line]]:
-    return {"over the first line": dict.fromkeys(lines[1:], lines[0])}
+    over = {"over the first line": results.over_first()}
+    named = {str_of(results, line): line for line in results.lines}
+    page.add_lines(f"table_{name}", results, LABELS, labels, METRICS, over, title=title)
+    page.add_points(f"table_{name}", results, named, title=title)
+    if not results.seeds or not (named := steps(results)):
+        return
+    names, own = (
+        {line: step for step, line in named.items()},
+        results.only(named.values()),
+    )
+    over = {"over the first line": own.over_first()}
+    if reference := named.get(RECYCLED):
+        later = own.lines[own.lines.index(reference) + 1 :]
+        over["over the baseline's UTA_inf"] = dict.fromkeys(later, reference)
+    page.add_lines(
+        f"steps_{name}", own, ("step", *LABELS),
+        lambda line: (names[line], *labels(line)), METRICS, over, title=title,
+    )  # fmt: skip
+    page.add_points(f"steps_{name}", own, named, title=title)
 
 
 def steps(results: Results) -> dict[str, Line]:

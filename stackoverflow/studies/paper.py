@@ -14,7 +14,6 @@ averages fare over the last rounds. Figure 3 is the same without noise.
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,19 +34,18 @@ from stackoverflow.studies.scales import (
 )
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment.commands import Command, study
-from tff_agg.experiment.study import figures, show
+from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import (
     Arm,
     Line,
-    Question,
     Study,
     Use,
     known,
     secret,
 )
 from tff_agg.experiment.study.options import StudyOptions
-from tff_agg.experiment.study.report import Report, values_of
-from tff_agg.experiment.study.results import Curve, Results
+from tff_agg.experiment.study.report import UNFINISHED, Report
+from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.train import saved
 from tff_agg.fields import described
 from tff_agg.recycling.methods import EMA_BASELINE, LAST, Method
@@ -133,11 +131,10 @@ def declare(options: Paper) -> Study:
     def counted(config: Any) -> tuple[int, ...]:
         return scale.rounds(shift=config.pds)(config)
 
-    def curve(line: Line, seed: int, config: Any) -> tuple[Question, ...]:
+    def drawn(line: Line, config: Any) -> tuple[int, ...]:
         if line.arm.name != options.drawn or line.name == line.arm.name:
             return ()
-        rounds = scale.drawn(shift=config.pds)(config)
-        return (Question("heldout", scale.examples, SERIES, line.use.methods, rounds),)
+        return scale.drawn(shift=config.pds)(config)
 
     return Study(
         StackOverflow,
@@ -147,7 +144,7 @@ def declare(options: Paper) -> Study:
         seeding=known(1000) if scale.made_up else secret,
         rounds=counted,
         examples={"heldout": scale.examples, "test": scale.examples},
-        also=curve,
+        drawn=drawn,
     )
 
 
@@ -168,29 +165,42 @@ LABELS = ("ε", "training", "inference", "method")
 
 def report(options: Paper, results: Results) -> Report:
     """Returns the tables, with every gain, the pictures and the error bars."""
+    page = Report()
     if not results.seeds:
-        return Report({}, {}, {}, "No seed has all of its lines yet.")
-    gains: dict[str, show.Table] = {}
-    made = Report({}, {}, {}, details=gains)
+        page.text = UNFINISHED
+        return page
     for table in options.tables:
-        made.tables[f"table_{table}"] = layout(options, results, table)
-        made.data[f"table_{table}"] = seeds_of_cells(options, results, table)
-        every = _every_cell(options, results, table)
-        made.data[f"all_cells_{table}"] = show.seed_table(
-            LABELS, every, StackOverflow.metrics
-        )
-        if BASELINE in options.trainings:
-            gains[f"gains_{table}"] = gain_table(every)
-    private = [level for level in options.epsilons if level != "inf"]
-    without = [level for level in options.epsilons if level == "inf"]
-    for name, levels in (("figure2", private), ("figure3", without)):
-        if levels:
-            made.figures[name] = functools.partial(
-                figures.curves, panels=panels(options, results, levels), metric=METRIC
-            )
+        _add_table(page, options, results, table)
+    for name, without in (("figure2", False), ("figure3", True)):
+        levels = [level for level in options.epsilons if (level == "inf") == without]
+        page.add_curves(name, results, panels(options, results, levels))
     if len(results.seeds) > 1:
-        made.tables["widths"] = error_bars(options, results)
-    return made
+        page.tables["widths"] = error_bars(options, results)
+    return page
+
+
+def _add_table(page: Report, options: Paper, results: Results, table: str) -> None:
+    """Adds a table in the paper's layout, every cell's values, and every gain."""
+    rows = {row_of(table, level): _shown(level) for level in options.epsilons}
+
+    def labels(line: Line) -> tuple[str, ...]:
+        name = line.name.removeprefix(f"{line.arm.name}/")
+        return rows[line.row], line.arm.name, name, str(results.chosen[line].method)
+
+    own = [line for line in results.lines if line.row in rows]
+    every = results.only(line for line in own if line.name != line.arm.name)
+    over: dict[Line, Line] = {}
+    if BASELINE in options.trainings:
+        last = {row: every.line(row, f"{BASELINE}/last") for row in rows}
+        over = {line: last[line.row] for line in every.lines if line != last[line.row]}
+    whole = Report()
+    metrics = StackOverflow.metrics
+    whole.add_lines("", every, LABELS, labels, metrics, {"": over}, gains_in=metrics)
+    page.tables[f"table_{table}"] = layout(options, results, table)
+    page.data[f"table_{table}"] = seeds_of_cells(options, results, table)
+    page.data[f"all_cells_{table}"] = whole.data[""]
+    if over:
+        page.details[f"gains_{table}"] = whole.tables[""]
 
 
 def layout(options: Paper, results: Results, table: str) -> show.Table:
@@ -199,8 +209,8 @@ def layout(options: Paper, results: Results, table: str) -> show.Table:
     if options.scale == "full":
         expected = {_shown(e): row for e, row in published(table).items()}
     cells = cells_of(options, results, table)
-    found = show.cell_table("ε", cells, METRIC, expected=expected)
-    return found._replace(title=_TITLES[table])
+    built = show.cell_table("ε", cells, METRIC, expected=expected)
+    return built._replace(title=_TITLES[table])
 
 
 def seeds_of_cells(options: Paper, results: Results, table: str) -> show.Table:
@@ -210,74 +220,40 @@ def seeds_of_cells(options: Paper, results: Results, table: str) -> show.Table:
         for level, row in cells_of(options, results, table).items()
         for column, of_seeds in row.items()
     }
-    return show.seed_table(("ε", "column"), values, [METRIC])
-
-
-def _every_cell(
-    options: Paper, results: Results, table: str
-) -> dict[tuple[str, ...], show.Values]:
-    """Returns the metrics of every training and inference aggregation, by `LABELS`."""
-    rows = {row_of(table, level): level for level in options.epsilons}
-
-    def labels(line: Line) -> tuple[str, ...]:
-        method = str(results.chosen[line].method)
-        name = line.name.removeprefix(f"{line.arm.name}/")
-        return _shown(rows[line.row]), line.arm.name, name, method
-
-    lines = [x for x in results.lines if x.row in rows and x.name != x.arm.name]
-    return values_of(results, lines, labels, StackOverflow.metrics)
-
-
-def gain_table(every: Mapping[tuple[str, ...], show.Values]) -> show.Table:
-    """Returns every metric of every cell with its gain over the last iterate."""
-    last = {key: (key[0], BASELINE, "last", str(LAST)) for key in every}
-    over = {key: other for key, other in last.items() if key != other}
-    metrics = StackOverflow.metrics
-    return show.line_table(LABELS, every, metrics, {"": over}, gains_in=metrics)
+    return show.seed_table(("ε", "column"), values, [METRIC], results.seeds)
 
 
 def cells_of(
     options: Paper, results: Results, table: str
 ) -> dict[str, dict[str, list[float]]]:
     """Returns the values of each cell by seed, by privacy level and column."""
-    found: dict[str, dict[str, list[float]]] = {}
+    cells: dict[str, dict[str, list[float]]] = {}
+    names = {name: name for name in options.trainings}
+    if BASELINE in options.trainings:
+        names |= {BASELINE: f"{BASELINE}/last"}
+        names |= {name: f"{BASELINE}/{name}" for name in RECYCLED}
     for level in options.epsilons:
-        names = {name: name for name in options.trainings}
-        if BASELINE in options.trainings:
-            names |= {BASELINE: f"{BASELINE}/last"}
-            names |= {name: f"{BASELINE}/{name}" for name in RECYCLED}
-        found[_shown(level)] = {
-            column: results.values(results.line(row_of(table, level), names[column]))
+        lines = results.rows()[row_of(table, level)]
+        cells[_shown(level)] = {
+            column: results.values(lines[names[column]])
             for column in COLUMNS
             if column in names
         }
-    return found
+    return cells
 
 
 def panels(
     options: Paper, results: Results, levels: Sequence[str]
-) -> dict[str, dict[str, Curve]]:
-    """Returns the curves of the last rounds, a panel for each row of the tables."""
-    found: dict[str, dict[str, Curve]] = {}
-    scale = SCALES[options.scale]
+) -> dict[str, dict[str, Line]]:
+    """Returns what is drawn of the last rounds, a panel for each row of the tables."""
+    drawn: dict[str, dict[str, Line]] = {}
     for table, level in itertools.product(options.tables, levels):
-        panel = found.setdefault(f"{_TITLES[table]}, ε = {_shown(level)}", {})
+        panel = drawn.setdefault(f"{_TITLES[table]}, ε = {_shown(level)}", {})
         for name in ("last", *RECYCLED):
             line = results.line(row_of(table, level), f"{options.drawn}/{name}")
             method = results.chosen[line].method
-            label = name if name in ("last", NOT_TUNED) else method.title
-            rounds = scale.drawn(shift=TABLES[table])(results.config(line))
-            panel[label] = _at(results.curve(line), rounds)
-    return found
-
-
-def _at(curve: Curve, rounds: Sequence[int]) -> Curve:
-    """Returns a curve at some rounds alone: training has validated at others, too."""
-    places = [i for i, number in enumerate(curve.rounds) if number in rounds]
-    return Curve(
-        [curve.rounds[i] for i in places],
-        [[values[i] for i in places] for values in curve.values],
-    )
+            panel[name if name in ("last", NOT_TUNED) else method.title] = line
+    return drawn
 
 
 def error_bars(options: Paper, results: Results) -> show.Table:

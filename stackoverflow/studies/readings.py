@@ -30,29 +30,26 @@ from typing import Any
 
 from stackoverflow.studies.comparisons import (
     LABELS,
-    METRIC,
     METRICS,
     NO_NOISE,
     PUBLISHED,
     TREE,
     Compared,
     Training,
-    add_lines,
     arm,
     arm_of,
     as_published,
     labels_of,
-    search_table,
     study_of,
 )
 from stackoverflow.studies.fair import GRIDS, k_of
 from stackoverflow.studies.scales import BASELINE, EMA, SCALES, UTA, refuse_none
 from stackoverflow.task import StackOverflow, StackOverflowConfig
 from tff_agg.experiment.commands import Command, study
-from tff_agg.experiment.study import figures, show
+from tff_agg.experiment.study import show
 from tff_agg.experiment.study.declare import BROADCAST, Line, Study, Use
-from tff_agg.experiment.study.report import Report, values_of
-from tff_agg.experiment.study.results import Curve, Results
+from tff_agg.experiment.study.report import Report, search_table
+from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.statistics import Gain
 from tff_agg.fields import described
 from tff_agg.recycling.metrics import Metric
@@ -173,38 +170,34 @@ def command(task: type[StackOverflow]) -> Command:
 
 def report(options: Readings, results: Results) -> Report:
     """Returns, for each level, the table with the gains over the baseline."""
-    made = Report({}, {}, {})
+    page = Report()
     for level, lines in results.rows().items():
-        _add(made, results.only(lines), level)
-    return made
+        _add(page, results.only(lines.values()), level)
+    return page
 
 
-def _add(made: Report, results: Results, level: str) -> None:
+def _add(page: Report, results: Results, level: str) -> None:
     """Adds what is shown of a privacy level."""
     name = f"eps{level}"
     if any(len(line.arm.grid) > 1 for line in results.lines):
-        made.tables[f"search_{name}"] = search_table(results)
-    if not results.seeds:
-        return
+        page.tables[f"search_{name}"] = search_table(results)
     title = f"ε = {level.replace('inf', '∞')}, {len(results.seeds)} seeds"
-    made.figures[f"curves_{name}"] = functools.partial(
-        figures.curves, panels=panels(results), metric=METRIC, title=title, bottom=0
-    )
+    page.add_curves(f"curves_{name}", results, panels(results), title=title, bottom=0)
     baselines = {(x.note, x.use): x for x in results.lines if arm_of(x)[0] == BASELINE}
     over = {
         line: baselines[line.note, line.use]
         for line in results.lines
         if line not in baselines.values() and (line.note, line.use) in baselines
     }
-    add_lines(
-        made, results, f"table_{name}", LABELS,
-        functools.partial(labels_of, results), title,
-        {_drawn(results, line): results.values(line) for line in results.lines},
-        {"over the baseline": over}, METRICS,
+    page.add_lines(
+        f"table_{name}", results, LABELS, functools.partial(labels_of, results),
+        METRICS, {"over the baseline": over}, gains_in=METRICS, title=title,
     )  # fmt: skip
+    named = {_drawn(results, line): line for line in results.lines}
+    page.add_points(f"table_{name}", results, named, title=title)
     published = [line for line in results.lines if line.note]
-    if published:
-        made.tables[f"pattern_{name}"] = pattern(results.only(published), title)
+    if published and results.seeds:
+        page.tables[f"pattern_{name}"] = pattern(results.only(published), title)
 
 
 def _drawn(results: Results, line: Line) -> str:
@@ -213,13 +206,13 @@ def _drawn(results: Results, line: Line) -> str:
     return f"{name}, {why if line.note else f'clip {clip}, rate {rate}'}: {model}"
 
 
-def panels(results: Results) -> dict[str, dict[str, Curve]]:
-    """Returns the curves of what is broadcast, a panel for each kind of settings."""
-    found: dict[str, dict[str, Curve]] = {}
+def panels(results: Results) -> dict[str, dict[str, Line]]:
+    """Returns what is broadcast, a panel for each kind of settings."""
+    found: dict[str, dict[str, Line]] = {}
     for line in results.lines:
         if line.use == BROADCAST:
             panel = found.setdefault(f"settings: {line.note or CHOSEN}", {})
-            panel[arm_of(line)[0]] = results.curve(line)
+            panel[arm_of(line)[0]] = line
     return found
 
 
@@ -237,14 +230,14 @@ def pattern(results: Results, title: str) -> show.Table:
         is_baseline = arm_of(line)[0] == BASELINE
         return is_baseline == (line.use == BROADCAST)
 
-    lines = [line for line in results.lines if is_compared(line)]
-    values = values_of(results, lines, labels, METRICS)
-    return show.line_table(
-        ("training", "model"), values, METRICS,
-        {"over the baseline": show.over_first(values)[""]},
+    fitting, page = results.only(filter(is_compared, results.lines)), Report()
+    page.add_lines(
+        "pattern", fitting, ("training", "model"), labels, METRICS,
+        {"over the baseline": fitting.over_first()},
         gains={"gain": show.in_percent, "fits": fits}, gains_in=METRICS,
         title=f"{title}: does it gain, as published?",
     )  # fmt: skip
+    return page.tables["pattern"]
 
 
 def fits(gain: Gain, metric: Metric) -> str:

@@ -6,22 +6,18 @@ other, and as far apart as their predictions say, widened.
 """
 
 import contextlib
-import csv
-import functools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from stackoverflow.task import StackOverflow
 from tff_agg import digests
+from tff_agg.experiment.study import widths
 from tff_agg.experiment.study.declare import Line, Trial
 from tff_agg.experiment.study.options import StudyOptions
 from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.show import Table
-
-_IN_WORDS = {0: "as far apart as found, widened", 1: "last checkpoints"}
+from tff_agg.recycling import uncertainty
 
 
 class Comparison(NamedTuple):
@@ -72,18 +68,11 @@ def table(
             for trial in results.study.trials(line, {}, results.seeds)
         ]
         _compare_all(options, [c for c in comparisons if not _is_done(c)], trials)
-    header = ["runs", "N", "independent runs"]
-    for separation in separations:
-        apart = _IN_WORDS.get(separation, f"{separation} rounds apart")
-        header += [apart, "ratio"]
-    rows: dict[tuple[str, int], list[str]] = {}
-    for comparison in comparisons:
-        for n, (independent, checkpoints) in _read(comparison).items():
-            start = [comparison.name, str(n), f"{independent:.3f}"]
-            row = rows.setdefault((comparison.name, n), start)
-            row += [f"{checkpoints:.3f}", f"{independent / checkpoints:.2f}"]
-    whole = [row for row in rows.values() if len(row) == len(header)]
-    return Table(header, whole, "Width of the 95 % interval of a prediction")
+    compared: dict[str, dict[str, uncertainty.Comparison]] = {}
+    for comparison in filter(_is_done, comparisons):
+        (own,) = widths.read(comparison.out / "widths.csv").values()
+        compared.setdefault(comparison.name, {}).update(own)
+    return widths.table(compared)
 
 
 def _comparison(
@@ -112,7 +101,7 @@ def _compare_all(
     from tff_agg.runtime.spread import spread
 
     beside = options.processes > 1 or options.address is not None
-    set_up = functools.partial(search.set_up_tensorflow, trials, side_by_side=beside)
+    set_up = search.set_up(trials, side_by_side=beside)
     if not beside:
         set_up()
     with contextlib.closing(progress.StageBar()) as bar:
@@ -133,11 +122,11 @@ def _compare_all(
 
 def _compare(comparison: Comparison) -> None:
     """Compares one kind of runs, in whichever process."""
-    from tff_agg.experiment.commands import uncertainty
+    from tff_agg.experiment.commands import uncertainty as command
 
-    uncertainty.run(
+    command.run(
         StackOverflow,
-        uncertainty.UncertaintyConfig(
+        command.UncertaintyConfig(
             runs=comparison.folders,
             out=str(comparison.out),
             examples=comparison.examples,
@@ -150,19 +139,3 @@ def _compare(comparison: Comparison) -> None:
 def _is_done(comparison: Comparison) -> bool:
     # The picture comes last.
     return (comparison.out / "widths.png").exists()
-
-
-def _read(comparison: Comparison) -> dict[int, tuple[float, float]]:
-    """Returns (independent runs, checkpoints) by N, means over repeats."""
-    if not _is_done(comparison):
-        return {}
-    by_size: dict[int, dict[str, list[float]]] = {}
-    with open(comparison.out / "widths.csv", newline="") as file:
-        for row in csv.DictReader(file):
-            widths = by_size.setdefault(int(row["models"]), {})
-            widths.setdefault(row["estimator"], []).append(float(row["width"]))
-    means = {
-        n: [float(np.mean(values)) for values in of_both.values()]
-        for n, of_both in by_size.items()
-    }
-    return {n: (both[0], both[1]) for n, both in means.items() if len(both) > 1}

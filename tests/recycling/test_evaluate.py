@@ -15,7 +15,6 @@ from tff_agg.experiment.commands.evaluate import EvaluateOptions
 from tff_agg.experiment.run.recording import SampleScorer
 from tff_agg.experiment.runs import Run, kinds, names_of
 from tff_agg.experiment.study import figures, show
-from tff_agg.experiment.study import report as reports
 from tff_agg.experiment.study.search import perform
 from tff_agg.recycling.methods import parse_methods
 
@@ -97,7 +96,7 @@ def test_evaluate_equals_the_naive_computation(runs, tmp_path):
             assert alone["accuracy"] == last["accuracy"]
             assert 0 <= last["accuracy_with_oov"] <= 1 and last["loss"] > 0
     assert len(distinct) > 5  # The comparison could have failed.
-    reports.write(report, tmp_path)
+    report.write(tmp_path)
     assert (tmp_path / "accuracy.png").stat().st_size > 5000
     last = results.lines[0]
     for name in METRICS:
@@ -105,7 +104,7 @@ def test_evaluate_equals_the_naive_computation(runs, tmp_path):
         assert results.values(last, name) == values
     combined = results.line(last.row, "opa:3")
     assert results.values(combined) and not results.values(combined, "loss")
-    shown = reports.shown(report)
+    shown = report.shown()
     assert "UTA_inf 4" in shown and "checkpoints of θ;" in shown
     assert "seed0, seed1: " in shown
 
@@ -127,7 +126,7 @@ def test_outputs_are_judged_under_the_names_of_their_own_metrics(runs, tmp_path)
     # Nothing of theirs can be drawn over the loss, and all else is.
     (curves,) = evaluate.panels(given, results).values()
     assert list(curves) == ["last"]
-    assert "OMV 2" in reports.shown(report)
+    assert "OMV 2" in report.shown()
 
 
 def shortened(run, folder, last):
@@ -217,7 +216,7 @@ def test_runs_of_several_kinds_are_named_and_explained_once(
         {"averager": "uta", "k": 7},
     ]
     _, report = evaluated(given)
-    reports.write(report, tmp_path / "out")
+    report.write(tmp_path / "out")
     names = [kind.name for kind in found]
     assert [row[0] for row in report.tables["table"].rows] == [
         *([names[0]] * 2),

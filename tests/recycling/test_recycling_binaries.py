@@ -131,7 +131,7 @@ def test_uncertainty_of_a_single_run(runs, tmp_path):
     assert "Checkpoints of θ." in table
     assert "independent" not in head and "ratio" not in head
     rows = read_csv(tmp_path / "widths.csv")
-    assert [row["estimator"] for row in rows] == ["one run's checkpoints"] * 2
+    assert [row["estimator"] for row in rows] == ["2 rounds apart"] * 2
     written = {row["metric"]: row for row in read_csv(tmp_path / "metrics.csv")}
     for spread in found.spreads:
         row = written[spread.metric.name]
@@ -223,7 +223,7 @@ def test_one_pass_and_the_naive_way_give_the_same_labels():
         vocab_size=30,
         embedding_size=4,
         lstm_size=5,
-        memory_budget=1 << 17,
+        memory_mb=0.125,
     )
     result = one_pass.run(study)
     assert result["labels_that_differ"] == 0

@@ -11,11 +11,11 @@ from cifar import lockstep
 from cifar.data import synthetic
 from cifar.studies import (
     arms,
+    error_bars,
     pretraining,
     probes,
     side_by_side,
     table,
-    widths,
 )
 from cifar.task import Cifar, CifarConfig
 from tests.golden.compare import differences, golden
@@ -25,7 +25,6 @@ from tff_agg.experiment.study.declare import (
     BROADCAST,
     Arm,
     Line,
-    Question,
     Study,
     Use,
     in_words,
@@ -120,20 +119,25 @@ def test_the_figures_are_what_they_were(
     tiny(monkeypatch, dataset, noise)
     options, study = declared(tmp_path, shifts=(shift,))
 
-    def curve(line, seed, config):
-        drawn = line.arm.name == arms.BASELINE and not seed
-        return (Question("heldout", 1 << 30, "iterate", CURVE, (4, 8)),) * drawn
-
-    found = perform(dataclasses.replace(study, also=curve), tmp_path)
+    wider = [
+        Line(x.row, "curve", dataclasses.replace(x.arm, grid=({},)), Use(CURVE[1:]),
+             like=x.key)
+        for x in study.lines
+        if x.arm.name == arms.BASELINE and x.name == "last"
+    ]  # fmt: skip
+    curves = dataclasses.replace(
+        study, lines=(*study.lines, *wider), drawn=lambda *_: (4, 8)
+    )
+    found = perform(curves, tmp_path).only(study.lines)
     assert differences(figures(found), golden(name)) == {}
     assert found.seeds == (0, 1)
     assert study.train.keep(found.config(found.lines[0])) == (2, *range(4, 9))
     made = table.report(options, found)
-    ratios = made.tables["widths"].rows
     last = f"eps1 {shift}: DP-SGD, last"
-    assert [r[:2] for r in ratios[:2]] == [[last, 1], [last, 2]]
-    assert len(ratios) == 2 * 4
-    drawn = made.figures["widths"].keywords["drawn"]
+    header, ratios, *_ = made.tables["widths"]
+    assert header == ["runs", "N", "last checkpoints", "2 rounds apart"]
+    assert ratios[0][:2] == [last, "2"] and len(ratios) == 4
+    (drawn,) = made.figures["widths"].args
     assert list(drawn) == [last]
     assert {row[1] for row in made.data["walk"].rows} == {1, 2, 3, 4, 6}
 
@@ -434,36 +438,16 @@ def test_checkpoints_that_vary_like_runs_have_a_ratio_of_one():
         start = 0.01 * generator.standard_normal((200, 4))
         return {step: centre + start + noise[step] for step in range(last + 1)}
 
-    found = widths.of_scores([run() for _ in range(5)], last, separations)
-    assert found.sizes == [2, 3, 4, 5]
-    assert found.ratio[1][0] > 2 * found.ratio[10][0] > 2
+    found = error_bars.of_scores([run() for _ in range(5)], last, separations)
+    near, far = found["last checkpoints"], found["10 rounds apart"]
+    assert near.sizes == far.sizes == (2, 3, 4, 5)
+    assert near.ratio[0] > 2 * far.ratio[0] > 2
     independent = [
         {s: centre + 0.01 * generator.standard_normal((200, 4)) for s in range(51)}
         for _ in range(5)
     ]
-    found = widths.of_scores(independent, last, [1])
-    np.testing.assert_allclose(found.ratio[1], 1, atol=0.2)
-
-
-def test_error_bars_of_several_tasks_are_drawn_in_one_picture(tmp_path):
-    lines = ["estimator,models,repeat,width"]
-    for estimator, width in (("independent runs", 0.25), ("checkpoints", 0.5)):
-        lines += [f"{estimator},{n},{r},{width + r}" for n in (2, 3) for r in (0, 1)]
-    (tmp_path / "so").mkdir()
-    (tmp_path / "so/widths.csv").write_text("\n".join(lines))
-    beside = widths.panel_of(str(tmp_path / "so"))
-    assert beside == {
-        "independent runs": {2: 0.75, 3: 0.75}, "checkpoints": {2: 1.0, 3: 1.0}
-    }  # fmt: skip
-    ratios = widths.Ratios([2, 3], [0.4, 0.3], {1: [0.1, 0.1]}, {1: [4.0, 3.0]}, {})
-    own = widths.panels({"eps1 shift: DP-SGD, last": ratios})
-    assert own["eps1 shift: DP-SGD, last"] == {
-        "independent runs": {2: 0.4, 3: 0.3}, "checkpoints 1 apart": {2: 0.1, 3: 0.1}
-    }  # fmt: skip
-    widths.draw(tmp_path / "widths.png", {"so": beside} | own)
-    assert (tmp_path / "widths.png").stat().st_size > 1000
-    (row, _) = widths.every_ratio({"line": ratios}).rows
-    assert row == ["line", 1, 2, 0.4, 0.1, 4.0]
+    (only,) = error_bars.of_scores(independent, last, [1]).values()
+    np.testing.assert_allclose(only.ratio, 1, atol=0.2)
 
 
 def test_a_walk_is_told_from_what_is_pulled_back():
@@ -473,8 +457,8 @@ def test_a_walk_is_told_from_what_is_pulled_back():
     for number, step in enumerate(steps, 1):
         free[number] = {"w": free[number - 1]["w"] + step}
         pulled[number] = {"w": 0.5 * pulled[number - 1]["w"] + step}
-    found = widths.walk(free, 0.01)
+    found = error_bars.walk(free, 0.01)
     np.testing.assert_allclose([found[1], found[49]], 1, atol=0.15)
-    assert widths.walk(pulled, 0.01)[49] < 0.1
+    assert error_bars.walk(pulled, 0.01)[49] < 0.1
     level = arms.Level(10, 3.0, (), ())
     assert level.step_variance(2.0) == pytest.approx((6 / arms.BATCH) ** 2)

@@ -12,7 +12,6 @@ from tests.golden import compare
 from tests.study.tiny_studies import Told
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.experiment.run import tables
-from tff_agg.experiment.study import report as reports
 from tff_agg.experiment.study import show
 from tff_agg.experiment.study.search import perform, results
 
@@ -80,9 +79,9 @@ def test_gains_that_stand_clear_are_marked(token_store, tmp_path):
     options, found = told(token_store, tmp_path, [1.0, 1.1, 0.9])
     made = demo.report(options, found)
     assert made.tables["table"].marked == {(r, 3) for r in (1, 2, 3, 5, 6, 7)}
-    reports.write(made, tmp_path)
+    made.write(tmp_path)
     assert "| **+1.00 ± 0.06** | 3 of 3 |" in (tmp_path / "table.md").read_text()
-    assert "* +1.00 ± 0.06" in reports.shown(made)
+    assert "* +1.00 ± 0.06" in made.shown()
     assert (tmp_path / "accuracy.png").stat().st_size > 10_000
 
 
@@ -179,11 +178,12 @@ def test_the_search_shows_the_best_of_each_arm_by_either_use(token_store, tmp_pa
     assert len(table.rows) == 12
     assert table.marked == {(0, 3), (1, 4), (6, 3), (7, 4)}
     best = "server_momentum=0.9 server_learning_rate=0.25"
-    assert table.rows[0] == ["baseline", "original", best, "32.00", "22.00", "2"]
+    row = ["original", "baseline", best, "32.00 ± 1.41", "22.00 ± 1.41"]
+    assert table.rows[0] == row
     header, first, *_ = show.render(made.data["demo_search"], "csv").splitlines()
     with open(compare.HERE.parents[1] / "docs" / "demo_search.csv") as file:
         assert header == file.readline().strip()
-    assert first == f"baseline,original,100,{best},31.00,21.00"
+    assert first == f"original,baseline: broadcast,{best},last,1,100,0.31,,,"
 
 
 # Against the figures of the code before there was one way to make a study.

@@ -8,7 +8,6 @@ from stackoverflow.studies import fair
 from stackoverflow.studies.scales import EPSILONS, configuration
 from tests.golden.compare import differences, golden
 from tests.study.tiny_studies import Told
-from tff_agg.experiment.study import report as reports
 from tff_agg.experiment.study.declare import BROADCAST
 from tff_agg.experiment.study.search import perform, results
 from tff_agg.recycling.methods import Method
@@ -155,12 +154,13 @@ def test_without_noise_there_is_no_recipe_of_the_papers_to_start_from(
 
 def test_tables_pictures_and_values_are_written(token_store, tmp_path):
     found = told(token_store, tmp_path, VALUES)
-    reports.write(fair.report(options(), found), tmp_path)
-    for name in ("search", "table", "steps"):
-        assert (
-            "| baseline | tree | 0.3 | 0.5 |"
-            in (tmp_path / f"{name}_eps18.9.md").read_text()
-        )
+    fair.report(options(), found).write(tmp_path)
+    for name in ("table", "steps"):
+        written = (tmp_path / f"{name}_eps18.9.md").read_text()
+        assert "| baseline | tree | 0.3 | 0.5 |" in written
+    searched = (tmp_path / "search_eps18.9.md").read_text()
+    point = "clip_norm=0.3 server_learning_rate=0.5"
+    assert f"| baseline, tree | {point} | **12.00** |" in searched
     header, *rows = (tmp_path / "table_eps18.9.csv").read_text().splitlines()
     assert header.endswith(
         "settings,model,seed,accuracy,accuracy_with_oov,loss,perplexity"

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import pathlib
 
+import numpy as np
 import pytest
 
 from stackoverflow.studies import fair, paper, widths
@@ -20,7 +21,10 @@ from stackoverflow.studies.scales import (
 from tests.golden.compare import differences, golden
 from tests.studies import tiny
 from tests.study.tiny_studies import Told
+from tff_agg.experiment.study import show
+from tff_agg.experiment.study import widths as shown
 from tff_agg.experiment.study.search import perform, results
+from tff_agg.recycling.uncertainty import Comparison
 
 LEVEL = "18.9"
 ROW = f"pds {LEVEL}"
@@ -116,10 +120,10 @@ def test_at_full_scale_the_last_round_counts_as_published_and_a_period_is_drawn(
     study = paper.declare(options(scale="full"))
     for line in study.lines:
         assert study.rounds(line.arm.config) == (2000,)
-        for question in study.also(line, 0, line.arm.config):
-            assert question.rounds == tuple(range(1800, 2001, 20))
-            assert question.split == "heldout"
-    drawn = {line.name for line in study.lines if study.also(line, 0, line.arm.config)}
+        rounds = study.drawn(line, line.arm.config)
+        assert not rounds or rounds == tuple(range(1800, 2001, 20))
+    assert study.drawn_on == "heldout"
+    drawn = {line.name for line in study.lines if study.drawn(line, line.arm.config)}
     assert drawn == {f"baseline/{name}" for name in ("last", *paper.RECYCLED)}
 
 
@@ -214,7 +218,7 @@ def test_what_was_chosen_alone_is_tested_and_drawn(token_store, tmp_path):
         assert list(panel) == [
             "last", "EMA_baseline", "EMA_inf 0.9", "UTA_inf 3", "OPA 3", "OMV 3"
         ]  # fmt: skip
-        for curve in panel.values():
+        for curve in map(found.curve, panel.values()):
             assert len(curve.rounds) == 5 and len(curve.values) == 2
 
 
@@ -362,9 +366,9 @@ def test_error_bars_as_found_have_a_column_of_their_own(tmp_path):
         own = widths._comparison(Runs(), "so", None, separation, 10).out
         own.mkdir(parents=True)
         (own / "widths.png").touch()
-        rows = [f"independent runs,2,0,{0.5}", f"one run's checkpoints,2,0,{width}"]
-        text = "\n".join(["estimator,models,repeat,width", *rows])
-        (own / "widths.csv").write_text(text)
+        of = Comparison((2,), np.array([[0.5]]), np.array([[width]]))
+        compared = {"seeds": {shown.in_words(separation): of}}
+        show.save(shown.data(compared), own / "widths.csv")
     found = widths.table(options, Runs(), {"so": None}, **asked)
     assert found.header[-2:] == ["as far apart as found, widened", "ratio"]
     assert found.rows == [["so", "2", "0.500", "0.100", "5.00", "0.400", "1.25"]]

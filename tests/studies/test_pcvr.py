@@ -156,7 +156,9 @@ def test_in_the_second_stage_the_rate_is_the_baselines(clicks, tmp_path):
     }  # fmt: skip
     own = found.line(table.TABLE, table.UTA)
     assert found.chosen[own].settings["learning_rate"] == 4.0
-    rates = {found.config(line).learning_rate for line in found.rows()["no noise"]}
+    rates = {
+        found.config(line).learning_rate for line in found.rows()["no noise"].values()
+    }
     assert rates == {6.0}
     noises = [
         found.config(found.line(row, table.BASELINE)).noise_multiplier

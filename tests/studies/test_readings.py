@@ -7,7 +7,6 @@ import pytest
 from stackoverflow.studies import readings
 from stackoverflow.studies.fair import GRIDS
 from tests.study.tiny_studies import Told
-from tff_agg.experiment.study import report as reports
 from tff_agg.experiment.study.declare import BROADCAST
 from tff_agg.experiment.study.search import perform
 from tff_agg.experiment.study.statistics import gain
@@ -151,7 +150,7 @@ def test_gains_are_over_the_baseline_with_the_same_settings_and_model(told, tmp_
     assert labels[ema, "as published", "broadcast"] == "+12.5"
     assert labels[ema, "chosen", "broadcast"] == "+10.0"
     assert labels[ema, "chosen", "UTA_inf"] == "+9.1"
-    reports.write(made, tmp_path)
+    made.write(tmp_path)
     for name in ("table_eps8.2.csv", "table_eps8.2.png", "curves_eps8.2.png"):
         assert (tmp_path / name).stat().st_size > 1000
     assert "search_eps8.2" in made.tables

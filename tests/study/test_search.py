@@ -9,7 +9,6 @@ import pytest
 from tests.study.tiny_studies import Line, Told, arm, study, use
 from tff_agg.experiment.study.declare import (
     BROADCAST,
-    Question,
     TrialsFailedError,
     distinct,
     validated,
@@ -265,8 +264,8 @@ def test_a_metric_that_a_method_has_not_cannot_choose(tmp_path):
     """Otherwise a share of right labels would be taken for a loss."""
 
     class Loss(Told):
-        def answer(self, jobs, task, out, shared):
-            for trial, rows in super().answer(jobs, task, out, shared):
+        def answer(self, jobs, place):
+            for trial, rows in super().answer(jobs, place):
                 yield trial, [row._replace(metric="loss") for row in rows]
 
     line = Line("row", "votes", arm("base"), use("omv:2,3"))
@@ -278,14 +277,12 @@ def test_a_chosen_run_is_asked_for_its_curve_as_well(tmp_path):
     train = Told(by_rate({1.0: 0.2}))
     line = Line("row", "last", arm("base"))
 
-    def curve(line, seed, config):
-        return (
-            Question("heldout", 30, "aggregate", line.use.methods, validated(config)),
-        )
+    def drawn(line, config):
+        return validated(config)
 
-    found = perform(study(line, train=train, also=curve), tmp_path)
+    found = perform(study(line, train=train, drawn=drawn), tmp_path)
     assert found.curve(line) == ([4, 8, 12], [[0.2] * 3, [0.2] * 3])
-    assert found.curve(line, "test") == ([12], [[0.02], [0.02]])
+    assert {q.rounds for _, q in train.asked if q.split == "test"} == {(12,)}
 
 
 def test_what_a_notebook_reads_has_labels_for_every_score(tmp_path):
@@ -321,9 +318,9 @@ def test_trials_that_belong_together_are_one_job(tmp_path):
     seen = []
 
     class Together(Told):
-        def answer(self, jobs, task, out, shared):
+        def answer(self, jobs, place):
             seen.append([job.trial.seed for job in jobs])
-            return super().answer(jobs, task, out, shared)
+            return super().answer(jobs, place)
 
     train = Together(by_rate({1.0: 0.2, 2.0: 0.4}), together=True)
     lines = Line("row", "a", arm("a", 1.0, 2.0)), Line("row", "b", arm("b", 4.0))

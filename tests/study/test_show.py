@@ -18,6 +18,14 @@ CELLS = {
 HOSTILE = "<script>alert('1')</script> | \x1b[31m [bold] & \x07\nnew"
 
 
+def over_first(lines, alike=0):
+    """Compares lines with the first whose first labels are the same."""
+    first = {}
+    for key in lines:
+        first.setdefault(key[:alike], key)
+    return {"": {k: first[k[:alike]] for k in lines if k != first[k[:alike]]}}
+
+
 def test_the_best_is_bold_and_gains_are_of_the_baseline():
     lines = render(cell_table("ε", CELLS, ACCURACY), "markdown").splitlines()
     assert lines[0] == "| ε | baseline | UTA_inf | OMV |"
@@ -37,7 +45,7 @@ def test_a_worse_loss_is_no_gain():
     text = render(cell_table("ε", cells, LOSS), "markdown")
     assert "-10.0 %" in text and "+10.0 %" not in text
     lines = {("18.9", name): {"loss": v} for name, v in cells["18.9"].items()}
-    table = line_table(["ε", "method"], lines, [LOSS], show.over_first(lines))
+    table = line_table(["ε", "method"], lines, [LOSS], over_first(lines))
     assert [row[-1] for row in table.rows] == ["", "-10.0 %"]
 
 
@@ -59,7 +67,7 @@ def test_a_gain_has_its_verdict_and_none_from_fewer_than_three_seeds():
         ("18.9", "UTA_inf"): {"accuracy": [0.3] * 2, "loss": [3.0] * 2},
     }
     table = line_table(
-        ["ε", "method"], lines, [ACCURACY, LOSS], show.over_first(lines, 1),
+        ["ε", "method"], lines, [ACCURACY, LOSS], over_first(lines, 1),
         gains_in=[ACCURACY, LOSS],
     )  # fmt: skip
     head = ["ε", "method", "accuracy %", "loss", "gain in accuracy %", "gain in loss"]
@@ -115,7 +123,7 @@ def test_columns_of_gains_are_what_is_asked_for():
         "std": lambda gain, _: f"{100 * (1 - gain.spread_ratio):+.1f} %",
         "t": lambda gain, _: f"{gain.t:.1f}",
     }
-    table = line_table(["arm"], lines, [LOSS], show.over_first(lines), gains=gains)
+    table = line_table(["arm"], lines, [LOSS], over_first(lines), gains=gains)
     assert table.header == ["arm", "loss", "mean", "std", "t"]
     assert table.rows[1][2:] == ["+0.0967 ± 0.0033", "-5.0 %", "29.0"]
     assert set(table.marked) == {(1, 2)}

@@ -14,7 +14,7 @@ from tff_agg import privacy
 from tff_agg.checkpoints import CheckpointStore
 from tff_agg.checkpoints.retention import Retention
 from tff_agg.experiment.run.recording import SampleScorer
-from tff_agg.experiment.study.declare import Arm, Question, secret
+from tff_agg.experiment.study.declare import Arm, secret
 from tff_agg.experiment.study.scores import Scores
 from tff_agg.experiment.study.search import perform
 from tff_agg.experiment.study.train import in_memory, loaded, saved
@@ -25,22 +25,18 @@ METHODS = "last uta:3,5 ema:0.5 opa:2 omv:3"
 def of_methods(base, **changes):
     """A line for every method, on both series, and validations over rounds."""
 
-    def curve(line, seed, config):
-        return (Question("heldout", 30, line.use.series, line.use.methods, (4, 8)),)
-
     lines = [
         Line("row", f"{series} {method}", base, use(method, series))
         for series in ("iterate", "aggregate")
         for method in METHODS.replace("uta:3,5", "uta:3 uta:5").split()
     ]
-    return study(*lines, seeds=(0,), also=curve, **changes)
+    return study(*lines, seeds=(0,), drawn=lambda *_: (4, 8), **changes)
 
 
 def values_of(found):
     return {
-        (line.name, split, metric): found.curve(line, split, metric)
+        (line.name, metric): (found.curve(line, metric), found.values(line, metric))
         for line in found.lines
-        for split in ("heldout", "test")
         for metric in ("accuracy", "loss")
     }
 
@@ -163,11 +159,8 @@ def test_what_training_has_validated_is_not_computed_again(tmp_path, monkeypatch
     monkeypatch.setattr(SampleScorer, "__call__", count)
     base = arm("base", 1.0, validation_examples=30)
 
-    def curve(line, seed, config):
-        return (Question("heldout", 30, "aggregate", line.use.methods, (4, 8, 12)),)
-
     line = Line("row", "last", base)
-    tiny = study(line, train=saved(), also=curve, seeds=(0,))
+    tiny = study(line, train=saved(), drawn=lambda *_: (4, 8, 12), seeds=(0,))
     found = perform(tiny, tmp_path)
     assert found.curve(line).rounds == [4, 8, 12]
     # Three validations in training, and the test.

@@ -27,10 +27,10 @@ class Told(Train):
     together: bool = False
     metric: str = "accuracy"
 
-    def run(self, trial, task, out):
+    def run(self, trial, place):
         return digest({"config": trial.config.to_json()})
 
-    def answer(self, jobs, task, out, shared):
+    def answer(self, jobs, place):
         for trial, questions in jobs:
             rows = []
             for question in questions:

@@ -1,12 +1,18 @@
-"""Which of a run's checkpoints make its error bars, and how they are widened."""
+"""Which of a run's checkpoints make its error bars, and how these compare with runs'.
+
+Checkpoints are taken as far apart as somebody has asked for, or as far as the run's
+predictions need; in the second case the bars are widened by what they fall short.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tff_agg.experiment.runs import Run
-from tff_agg.recycling import separation
+from tff_agg.recycling import separation, uncertainty
 from tff_agg.recycling.methods import Progress
 from tff_agg.recycling.separation import Memory
 
@@ -117,3 +123,72 @@ def of_run(
     values = np.concatenate(parts, axis=1)
     memory = separation.memory_of(values, rounds, total=available[-1], period=period)
     return alone if memory is None else ErrorBars(alone.rounds, memory, values)
+
+
+class Handle(NamedTuple):
+    """One checkpoint: which run's, of which round."""
+
+    run: int
+    round: int
+
+
+def compare(
+    newest: Sequence[int],
+    bars: Callable[[int], ErrorBars],
+    scores: Callable[[Handle, object], np.ndarray],
+    chunks: Sequence[object],
+    sizes: Sequence[int],
+    *,
+    repeats: int = 5,
+    seed: int = 0,
+    level: float = 0.95,
+    on_progress: Progress | None = None,
+) -> uncertainty.Comparison:
+    """Compares the error bars of independent runs with those of one run's checkpoints.
+
+    Args:
+      newest: The last round of each run. Of a single run there are only checkpoints.
+      bars: Returns the checkpoints of a run.
+      scores: Predicts a chunk with a checkpoint, [examples, classes].
+      chunks: Examples to predict, in portions that fit into memory.
+      sizes: The numbers of models.
+      repeats: How many times runs are drawn.
+      seed: Seeds the drawing.
+      level: The confidence.
+      on_progress: Called with 'predictions', how many are done, and of how many.
+    """
+    single = len(newest) == 1
+    passes = sum(sizes) if single else repeats * (sum(sizes) + max(sizes))
+    done = 0
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        if on_progress is not None:
+            on_progress("predictions", done, passes * len(chunks))
+
+    def widths(models: Sequence[Handle], of: Sequence[int]) -> uncertainty.Widths:
+        return uncertainty.interval_widths(
+            models, scores, chunks, of, level=level, on_progress=advance
+        )
+
+    def alone(run: int) -> uncertainty.Widths:
+        means = []
+        for size in sizes:
+            rounds = bars(run).checkpoints(size)
+            newest_first = [Handle(run, t) for t in reversed(rounds)]
+            width = widths(newest_first, [size])
+            means.append(width.means[0] * bars(run).widening(rounds))
+        return uncertainty.Widths(tuple(sizes), np.array(means), width.examples)
+
+    if single:
+        nothing = np.empty((0, len(sizes)))
+        return uncertainty.Comparison(tuple(sizes), nothing, alone(0).means[None])
+    return uncertainty.compare_estimators(
+        range(len(newest)),
+        final=lambda run: Handle(run, newest[run]),
+        widths=functools.partial(widths, of=sizes),
+        alone=alone,
+        repeats=repeats,
+        seed=seed,
+    )

@@ -14,11 +14,11 @@ from tff_agg.experiment.commands import Command, study
 from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.run.run_folder import RunFolder
-from tff_agg.experiment.study import figures, show
-from tff_agg.experiment.study.declare import Arm, Line, Question, Study, Use
+from tff_agg.experiment.study import show
+from tff_agg.experiment.study.declare import Arm, Line, Study, Use
 from tff_agg.experiment.study.options import Performing
-from tff_agg.experiment.study.report import Report, values_of
-from tff_agg.experiment.study.results import Curve, Results
+from tff_agg.experiment.study.report import Report
+from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.study.train import loaded
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
@@ -58,19 +58,14 @@ def declare(task: type[Task], options: EvaluateOptions) -> Study:
         shared = sorted(set.intersection(*stored))
         rounds[kind.config] = curve_rounds(shared, last, options.span, options.every)
 
-    def curve(line: Line, seed: int, config: RunConfig) -> tuple[Question, ...]:
-        methods, series = line.use
-        split, examples = options.split, options.examples
-        return (Question(split, examples, series, methods, rounds[config]),)
-
     return Study(
         task,
         tuple(lines),
-        seeds=(0,),
+        seeds=tuple(range(len(options.runs))),
         train=loaded(options.data, options.memory_budget),
         rounds=lambda config: rounds[config][-1:],
         examples={options.split: options.examples},
-        also=curve,
+        drawn=lambda line, config: rounds[config],
         final=options.split,
     )
 
@@ -94,34 +89,28 @@ def _rounds(folder: str, series: str) -> Sequence[int]:
 
 def report(task: type[Task], options: EvaluateOptions, results: Results) -> Report:
     """Returns the table of the last round, in what runs differ, and the curves."""
-    several = len(results.rows()) > 1
-
-    def labels(line: Line) -> tuple[str, ...]:
-        return (*([line.row] * several), line.use.methods[0].title)
-
-    values = values_of(results, results.lines, labels, task.metrics)
-    over = {"over last": show.over_first(values, alike=int(several))[""]}
+    page, several = Report(), len(results.rows()) > 1
     whose = "" if several else f"{results.lines[0].row}: "
-    title = (
-        f"{whose}checkpoints of {IN_WORDS[options.series]}; "
-        f"{options.examples:,} examples of the {options.split} data"
+    of = f"checkpoints of {IN_WORDS[options.series]}"
+    page.add_lines(
+        "table",
+        results,
+        (*(["runs"] * several), "method"),
+        lambda line: (*([line.row] * several), line.use.methods[0].title),
+        task.metrics,
+        {"over last": results.over_first()},
+        title=f"{whose}{of}; {options.examples:,} examples of the {options.split} data",
     )
-    header = (*(["runs"] * several), "method")
-    tables = {"table": show.line_table(header, values, task.metrics, over, title=title)}
     if several:
-        tables["runs"] = legend(runs.kinds(task, options.runs, options.data))
+        page.tables["runs"] = legend(runs.kinds(task, options.runs, options.data))
     metric = task.metrics[0]
-    draw = functools.partial(
-        figures.curves, panels=panels(options, results), metric=metric,
-        y_label=f"{options.split} {metric.label}",
-        title=f"checkpoints of {IN_WORDS[options.series]}",
+    page.add_curves(
+        metric.name, results, panels(options, results),
+        y_label=f"{options.split} {metric.label}", title=of,
     )  # fmt: skip
-    left_out = task.no_vote and any(
-        method.facts.combine == "labels" for method in options.methods
-    )
-    text = f"OMV is left out: {task.no_vote}" if left_out else ""
-    data = {"values": show.seed_table(header, values, task.metrics)}
-    return Report(tables, data, {metric.name: draw}, text)
+    if task.no_vote and any(m.facts.combine == "labels" for m in options.methods):
+        page.text = f"OMV is left out: {task.no_vote}"
+    return page
 
 
 def legend(kinds: Sequence[runs.Kind]) -> Table:
@@ -133,28 +122,25 @@ def legend(kinds: Sequence[runs.Kind]) -> Table:
     return Table(["settings that differ", *(kind.name for kind in kinds)], rows)
 
 
-def panels(options: EvaluateOptions, results: Results) -> dict[str, dict[str, Curve]]:
-    """Returns a curve for each kind of method, a panel for each kind of run.
+def panels(options: EvaluateOptions, results: Results) -> dict[str, dict[str, Line]]:
+    """Returns a line for each kind of method, a panel for each kind of run.
 
     On validation data it is that of the best parameter. Test data must not be used to
     choose, so there it is that of the first that was asked for.
     """
     metric = results.study.task.metrics[0]
-    curves: dict[str, dict[str, Curve]] = {}
+    drawn: dict[str, dict[str, Line]] = {}
     for row, lines in results.rows().items():
         by_kind: dict[str, dict[Line, list[float]]] = {}
-        for line in lines:
+        for line in lines.values():
             if values := results.values(line):
                 of_kind = by_kind.setdefault(line.use.methods[0].kind, {})
                 of_kind[line] = values
         for of_kind in by_kind.values():
             tested = options.split == "test"
             line = next(iter(of_kind)) if tested else show.best(of_kind, metric)
-            (asked,) = results.study.also(line, 0, results.config(line))
-            title = line.use.methods[0].title
-            curve = results.curve(line, options.split, within=asked.rounds)
-            curves.setdefault(row, {})[title] = curve
-    return curves
+            drawn.setdefault(row, {})[line.use.methods[0].title] = line
+    return drawn
 
 
 def run(task: type[Task], options: EvaluateOptions) -> int:

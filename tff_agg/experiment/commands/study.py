@@ -50,7 +50,6 @@ def run(
     """Performs a study, writes what it shows, and prints its tables."""
     from tff_agg.experiment import progress
     from tff_agg.experiment.study import estimate, search
-    from tff_agg.experiment.study import report as reports
 
     began = time.monotonic()
     options = options.prepared()
@@ -73,9 +72,9 @@ def run(
     if not results.lines:
         print(f"There is nothing to show yet in {out}")
         return 0
-    shown = report(options, results)
-    reports.write(shown, out)
-    print(f"\n{reports.shown(shown)}\n\nTables, pictures and scores are in {out}")
+    page = report(options, results)
+    page.write(out)
+    print(f"\n{page.shown()}\n\nTables, pictures and scores are in {out}")
     if not options.report_only:
         print(f"{time.monotonic() - began:.0f} s in all")
     return 0

@@ -32,9 +32,8 @@ from tff_agg.experiment.study.declare import (
     in_words,
 )
 from tff_agg.experiment.study.options import Performing
-from tff_agg.experiment.study.report import Report
+from tff_agg.experiment.study.report import Report, candidate_table
 from tff_agg.experiment.study.results import Results
-from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.study.train import loaded, saved
 from tff_agg.experiment.task import Task
 from tff_agg.fields import described
@@ -117,7 +116,7 @@ def over_runs(task: type[Task], options: TuneOptions) -> Study:
     return Study(
         task,
         tuple(lines),
-        seeds=(0,),
+        seeds=tuple(range(len(options.runs))),
         train=loaded(options.data, options.memory_budget),
         rounds=lambda config: last[config],
         examples=dict.fromkeys(_SPLITS, options.examples),
@@ -187,59 +186,41 @@ def settings_of(
 
 def report(task: type[Task], options: TuneOptions, results: Results) -> Report:
     """Returns what was chosen, all candidates, and the metric over the parameter."""
-    metrics = {
-        (split, metric.name): metric._replace(name=f"{words} {metric.name}")
-        for split, words in _SPLITS.items()
-        for metric in task.metrics
-    }
     several = len(results.rows()) > 1
+    header = (*(["runs"] * several), "line", "chosen")
     values = {
         (*([line.row] * several), line.name, _chosen(results, line)): {
-            shown.name: own
-            for (split, name), shown in metrics.items()
-            if (own := results.values(line, name, split))
+            f"{words} {name}": own
+            for split, words in _SPLITS.items()
+            for name, own in results.metrics(line, split).items()
         }
         for line in results.lines
     }
-    header = (*(["runs"] * several), "line", "chosen")
-    shown = [metrics["heldout", task.metrics[0].name]]
-    shown += [metrics["test", metric.name] for metric in task.metrics]
+    keys = dict(zip(results.lines, values, strict=True))
+    over = {keys[line]: keys[first] for line, first in results.over_first().items()}
+    asked = [("heldout", task.metrics[0]), *(("test", m) for m in task.metrics)]
+    shown = [m._replace(name=f"{_SPLITS[split]} {m.name}") for split, m in asked]
     series = "aggregate" if options.algorithm == "training" else options.series
-    table = show.line_table(
-        header, values, shown, show.over_first(values, alike=int(several)),
-        gains_in=[shown[1]], title=f"checkpoints of {IN_WORDS[series]}",
-    )  # fmt: skip
+    title = f"checkpoints of {IN_WORDS[series]}"
+    draw = functools.partial(
+        figures.choices, panels=panels(results), metric=task.metrics[0]
+    )
     return Report(
-        {"table": table},
-        {"candidates": candidate_table(task, results)},
-        {"tuning": functools.partial(figures.choices, panels=panels(results),
-                                     metric=task.metrics[0])},
+        {
+            "table": show.line_table(
+                header, values, shown, {"": over}, gains_in=[shown[1]], title=title
+            )
+        },
+        {"candidates": candidate_table(results)},
+        {"tuning": draw},
         "\n".join(_notes(task, options, results)),
-    )  # fmt: skip
+    )
 
 
 def _chosen(results: Results, line: Line) -> str:
     """Writes what was chosen for a line."""
     settings, method, _ = results.chosen[line]
     return in_words(settings) or str(method)
-
-
-def candidate_table(task: type[Task], results: Results) -> Table:
-    """Returns every candidate with its values on validation data, for programs."""
-    names = [metric.name for metric in task.metrics]
-    rows: list[list[object]] = []
-    for line in results.lines:
-        settings, method, _ = results.chosen[line]
-        of: dict[tuple[str, str], dict[str, float]] = {}
-        for name in names:
-            for s, m, by_seed in results.candidates(line, name):
-                of.setdefault((in_words(s), m), {})[name] = fmean(by_seed)
-        for (words, m), own in of.items():
-            chosen = int((words, m) == (in_words(settings), str(method)))
-            values = [own.get(name, "") for name in names]
-            rows.append([line.row, line.name, words, m, *values, chosen])
-    header = ("runs", "line", "settings", "method", *names, "chosen")
-    return Table(header, rows)
 
 
 def panels(results: Results) -> dict[str, figures.Choices]:

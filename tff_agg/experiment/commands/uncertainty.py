@@ -16,7 +16,6 @@ alone, beside the standard deviation that they give the metrics (metrics.csv).
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from tff_agg import files
 from tff_agg.experiment import error_bars, progress, runs
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRuns
+from tff_agg.experiment.study import show, widths
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
 from tff_agg.recycling import theory, uncertainty
@@ -65,13 +65,6 @@ class UncertaintyConfig(OfRuns):
     seed: int = described(0, "seeds the drawing of runs")
 
 
-class Handle(NamedTuple):
-    """One checkpoint: which run's, of which round."""
-
-    run: int
-    round: int
-
-
 class Spread(NamedTuple):
     """How much the noise makes a metric vary, by one run's checkpoints.
 
@@ -94,14 +87,23 @@ class Findings(NamedTuple):
     """Interval widths, and for a single run the metrics' spreads.
 
     Attributes:
+      runs: What the runs are called.
+      apart: The rounds between two checkpoints; 0: as their predictions ask for.
       widths: By both estimators, as far as there are both.
       spreads: Of a single run.
       notes: What is to be said of the checkpoints, in sentences.
     """
 
+    runs: str
+    apart: int
     widths: uncertainty.Comparison
     spreads: tuple[Spread, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def compared(self) -> widths.Compared:
+        """The widths as they are shown."""
+        return {self.runs: {widths.in_words(self.apart): self.widths}}
 
 
 def compare(
@@ -140,51 +142,28 @@ def compare(
     sizes = [n for n in config.sizes if 2 <= n <= most]
     if not sizes:
         raise ValueError(f"sizes={config.sizes} has none from 2 to the {most} {unit}")
-    repeats = 1 if single else config.repeats
-    passes = repeats * (sum(sizes) + (0 if single else max(sizes)))
-    done = 0
 
-    def advance(steps: int) -> None:
-        nonlocal done
-        done += steps
-        if on_progress is not None:
-            on_progress("predictions", done, passes * len(chunks))
-
-    def scores(handle: Handle, chunk: object) -> np.ndarray:
+    def scores(handle: error_bars.Handle, chunk: object) -> np.ndarray:
         weights = opened[handle.run].load(handle.round, config.series)
         return predict(weights, chunk).scores
 
-    def widths(models: Sequence[Handle], of: Sequence[int]) -> uncertainty.Widths:
-        return uncertainty.interval_widths(
-            models, scores, chunks, of, level=config.level, on_progress=advance
-        )
-
-    def alone(run: int) -> uncertainty.Widths:
-        means = []
-        for size in sizes:
-            rounds = bars(run).checkpoints(size)
-            newest_first = [Handle(run, t) for t in reversed(rounds)]
-            width = widths(newest_first, [size])
-            means.append(width.means[0] * bars(run).widening(rounds))
-        return uncertainty.Widths(tuple(sizes), np.array(means), width.examples)
-
-    whose = f"Checkpoints of {IN_WORDS[config.series]}."
-    if single:
-        nothing = np.empty((0, len(sizes)))
-        both = uncertainty.Comparison(tuple(sizes), nothing, alone(0).means[None])
-        return Findings(
-            both, spreads(opened[0], config, bars(0), max(sizes)),
-            (bars(0).in_words(), *theory_lines(opened[0], config, bars(0)), whose),
-        )  # fmt: skip
-    both = uncertainty.compare_estimators(
-        range(len(opened)),
-        final=lambda run: Handle(run, opened[run].rounds(config.series)[-1]),
-        widths=functools.partial(widths, of=sizes),
-        alone=alone,
+    both = error_bars.compare(
+        [run.rounds(config.series)[-1] for run in opened],
+        bars,
+        scores,
+        chunks,
+        sizes,
         repeats=config.repeats,
         seed=config.seed,
+        level=config.level,
+        on_progress=on_progress,
     )
-    return Findings(both, (), (bars(0).in_words(), whose))
+    notes = [bars(0).in_words(), f"Checkpoints of {IN_WORDS[config.series]}."]
+    of_metrics: tuple[Spread, ...] = ()
+    if single:
+        of_metrics = spreads(opened[0], config, bars(0), max(sizes))
+        notes[1:1] = theory_lines(opened[0], config, bars(0))
+    return Findings(kinds[0].name, config.separation, both, of_metrics, tuple(notes))
 
 
 def _usable(run: runs.Run, config: UncertaintyConfig) -> list[int]:
@@ -248,21 +227,8 @@ def theory_lines(
 
 def table(findings: Findings) -> str:
     """Formats the findings for the terminal."""
-    from tff_agg.experiment.study import show
-
-    estimators = _estimators(findings.widths)
-    rows: list[list[object]] = []
-    for i, n in enumerate(findings.widths.sizes):
-        row: list[object] = [n]
-        for values in estimators.values():
-            width = f"{values[:, i].mean():.5f}"
-            repeats = f" ± {_error(values[:, i]):.5f}" if len(values) > 1 else ""
-            row.append(width + repeats)
-        ratio = [f"{findings.widths.ratio[i]:.2f}"] if len(estimators) > 1 else []
-        rows.append(row + ratio)
-    ratio = ["ratio"] if len(estimators) > 1 else []
-    title = "Mean width of the confidence interval of a prediction, by N models"
-    text = show.render(show.Table(["N", *estimators, *ratio], rows, title))
+    repeated = len(findings.widths.checkpoints) > 1
+    text = show.render(widths.table(findings.compared, digits=5, errors=repeated))
     for spread in findings.spreads:
         metric = spread.metric
         text += (
@@ -275,40 +241,10 @@ def table(findings: Findings) -> str:
     return "\n".join([text, *findings.notes])
 
 
-def _estimators(widths: uncertainty.Comparison) -> dict[str, np.ndarray]:
-    """Returns widths [repeats, sizes] by the name of the estimator."""
-    both = {
-        "independent runs": widths.independent,
-        "one run's checkpoints": widths.checkpoints,
-    }
-    return {name: values for name, values in both.items() if len(values)}
-
-
-def _error(values: np.ndarray) -> float:
-    """The standard error over repeats."""
-    if len(values) < 2:
-        return 0.0
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
-
-
 def write(findings: Findings, out: str) -> None:
     """Writes widths.csv and widths.png, and metrics.csv for a single run."""
-    from matplotlib import ticker
-
-    from tff_agg.experiment.study import figures, show
-    from tff_agg.experiment.study.show import Table
-
     folder = files.results_folder(out)
-    compared = findings.widths
-    estimators = _estimators(compared)
-    rows: list[list[object]] = [
-        [name, n, repeat, width]
-        for name, values in estimators.items()
-        for repeat, widths in enumerate(values)
-        for n, width in zip(compared.sizes, widths, strict=True)
-    ]
-    header = ["estimator", "models", "repeat", "width"]
-    show.save(Table(header, rows), folder / "widths.csv")
+    show.save(widths.data(findings.compared), folder / "widths.csv")
     if findings.spreads:
         header = ["metric", "last", "standard_deviation", "of_mean"]
         header += ["checkpoints", "first_round", "last_round"]
@@ -317,30 +253,8 @@ def write(findings: Findings, out: str) -> None:
             for s in findings.spreads
             for ends in [(s.rounds[0], s.rounds[-1])]
         ]
-        show.save(Table(header, rows), folder / "metrics.csv")
-    figure, (axis,) = figures.new_figure(1)
-    for name, values in estimators.items():
-        errors = [_error(values[:, i]) for i in range(len(compared.sizes))]
-        axis.errorbar(
-            compared.sizes, values.mean(axis=0), errors, fmt="o-", capsize=3, label=name
-        )
-    if len(estimators) > 1:
-        tops = compared.independent.mean(axis=0)
-        for n, ratio, top in zip(compared.sizes, compared.ratio, tops, strict=True):
-            axis.annotate(
-                f"×{ratio:.2f}", (n, top), textcoords="offset points", xytext=(4, 6),
-                fontsize=8,
-            )  # fmt: skip
-    axis.set(xlabel="number of models N", ylabel="mean width of the 95 % interval")
-    axis.set(xscale="log", yscale="log")
-    axis.set_xticks(compared.sizes, [str(n) for n in compared.sizes])
-    axis.minorticks_off()
-    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    axis.margins(x=0.12)
-    axis.grid(alpha=0.3)
-    figures.legends(figure, [axis])
-    figures.save(figure, folder / "widths.png")
+        show.save(show.Table(header, rows), folder / "metrics.csv")
+    widths.draw(findings.compared, folder / "widths.png")
 
 
 def run(

@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from tff_agg.experiment.study.declare import (
+    VALIDATION,
     Chosen,
     Line,
     Question,
@@ -12,7 +13,7 @@ from tff_agg.experiment.study.declare import (
     Trial,
     Use,
 )
-from tff_agg.experiment.study.standing import VALIDATION, Standing
+from tff_agg.experiment.study.standing import Standing
 from tff_agg.recycling.methods import Method
 
 Asked = list[tuple[Trial, list[Question]]]

@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tff_agg import privacy
 from tff_agg.checkpoints import blobs
@@ -37,9 +37,7 @@ def of_training(
         max(guarantee.rho for guarantee in known),
         min(guarantee.delta for guarantee in known),
         runs,
-        delta_of_releases=_delta_of_releases(known),
-        is_gaussian=all(guarantee.is_gaussian for guarantee in known),
-        shared_users=_shared_users(known),
+        **_besides(known),
     )
 
 
@@ -62,9 +60,7 @@ def of_inference(
         [guarantee.rho for guarantee in known],
         min(guarantee.delta for guarantee in known),
         points,
-        delta_of_releases=_delta_of_releases(known),
-        is_gaussian=all(guarantee.is_gaussian for guarantee in known),
-        shared_users=_shared_users(known),
+        **_besides(known),
     )
 
 
@@ -145,9 +141,15 @@ def _guarantee(folder: pathlib.Path) -> _Guarantee | None:
     )
 
 
-def _delta_of_releases(known: Sequence[_Guarantee]) -> float:
-    """Adds up the δ of releases, once for each data set."""
-    return math.fsum({g.data: g.delta_of_releases for g in known}.values())
+def _besides(known: Sequence[_Guarantee]) -> dict[str, Any]:
+    """Returns what the cost of either search depends on besides ρ, δ and its size."""
+    # What was released before training counts once for each data set.
+    released = {guarantee.data: guarantee.delta_of_releases for guarantee in known}
+    return {
+        "delta_of_releases": math.fsum(released.values()),
+        "is_gaussian": all(guarantee.is_gaussian for guarantee in known),
+        "shared_users": _shared_users(known),
+    }
 
 
 def _shared_users(known: Sequence[_Guarantee]) -> dict[str, int] | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tff_agg.experiment.build import Compiled
     from tff_agg.experiment.task import Task
 
+#: The data that choices are made on.
+VALIDATION = "heldout"
 #: Fields of a configuration that a candidate changes, with their values.
 Settings = Mapping[str, Any]
 
@@ -179,6 +181,28 @@ class TrialsFailedError(RuntimeError):
     """Trials of a search have failed, and nothing was chosen yet."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """Where trials are trained or loaded.
+
+    Attributes:
+      task_class: What is trained.
+      out: The study's folder.
+      shared: What was opened and compiled in this process.
+    """
+
+    task_class: "type[Task]"
+    out: pathlib.Path
+    shared: "Compiled"
+    _tasks: "dict[Trial, Task]" = dataclasses.field(default_factory=dict, init=False)
+
+    def task(self, trial: Trial) -> "Task":
+        """Returns the task of a trial."""
+        if trial not in self._tasks:
+            self._tasks[trial] = self.shared.task(self.task_class, trial.config)
+        return self._tasks[trial]
+
+
 class Train(abc.ABC):
     """How the models of trials come about: trained, or loaded.
 
@@ -193,37 +217,21 @@ class Train(abc.ABC):
     together = False
     keeps = False
 
-    def folder(
-        self, trial: Trial, task: "Task", out: pathlib.Path
-    ) -> pathlib.Path | None:
+    def folder(self, trial: Trial, place: Place) -> pathlib.Path | None:
         """Returns a trial's run folder, there or not; None: nothing of it is saved."""
         return None
 
     @abc.abstractmethod
-    def run(self, trial: Trial, task: "Task", out: pathlib.Path) -> str | None:
-        """Names the run whose scores are a trial's; None while there is none.
-
-        Args:
-          trial: The trial.
-          task: Its task.
-          out: The study's folder.
-        """
+    def run(self, trial: Trial, place: Place) -> str | None:
+        """Names the run whose scores are a trial's; None while there is none."""
 
     @abc.abstractmethod
-    def answer(
-        self,
-        jobs: Sequence[Job],
-        task: "type[Task]",
-        out: pathlib.Path,
-        shared: "Compiled",
-    ) -> Iterator[tuple[Trial, Rows]]:
+    def answer(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Trial, Rows]]:
         """Trains or loads, and yields the scores that are asked for.
 
         Args:
           jobs: The trials; one unless `together`.
-          task: What is trained.
-          out: The study's folder.
-          shared: What was compiled in this process.
+          place: Where they are.
         """
 
 
@@ -236,11 +244,6 @@ def validated(config: RunConfig) -> tuple[int, ...]:
     """The rounds at which a run is validated."""
     every = config.evaluate_every
     return (*range(every, config.rounds, every), config.rounds)
-
-
-def nothing(line: Line, seed: int, config: RunConfig) -> tuple[Question, ...]:
-    """Asks no further questions."""
-    return ()
 
 
 def known(offset: int) -> Callable[[int], Settings]:
@@ -271,8 +274,8 @@ class Study:
         task's own.
       rounds: The rounds of a configuration over which a value is the mean.
       examples: The size of the sample by split.
-      also: Further questions to a chosen run: for curves. The line that it is given
-        uses the chosen method alone.
+      drawn: The rounds of a chosen run at which the curve of a line has points, on
+        validation data where there are any; by default it has no curve.
       final: The data that chosen lines are judged on. None: a search alone.
       train: How models come about: `saved()`, `in_memory()`, `loaded()` of
         `tff_agg.experiment.study.train`, or a task's own.
@@ -289,7 +292,7 @@ class Study:
     examples: Mapping[str, int] = dataclasses.field(
         default_factory=lambda: {"heldout": 10_000, "test": 10_000}
     )
-    also: Callable[[Line, int, RunConfig], tuple[Question, ...]] = nothing
+    drawn: Callable[[Line, RunConfig], Sequence[int]] = lambda line, config: ()
     final: str | None = "test"
     near: Callable[[Trial], Hashable] = process_key
 
@@ -303,6 +306,16 @@ class Study:
                     f"like={line.like!r} of the line {line.key} names none of the "
                     f"lines {keys}"
                 )
+
+    @property
+    def drawn_on(self) -> str:
+        """The data of curves."""
+        return VALIDATION if VALIDATION in self.examples else str(self.final)
+
+    @property
+    def choosing_seeds(self) -> tuple[int, ...]:
+        """The seeds that choices are made with."""
+        return self.search_seeds or self.seeds
 
     def line(self, row: str, name: str) -> Line:
         """Returns the line of a row and name."""

@@ -6,7 +6,7 @@ from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.run import estimate as estimates
 from tff_agg.experiment.run import ledger
 from tff_agg.experiment.study import search, show
-from tff_agg.experiment.study.declare import Study
+from tff_agg.experiment.study.declare import Place, Study
 from tff_agg.experiment.study.show import Table
 
 
@@ -21,15 +21,15 @@ def of_study(study: Study, out: pathlib.Path) -> str:
     measured: estimates.Estimate | None = None
     total = 0.0
     with Compiled() as shared:
+        place = Place(study.task, out, shared)
         for trial, _ in search.plan(study, out):
-            task = shared.task(study.task, trial.config)
-            folder = study.train.folder(trial, task, out)
+            task, folder = place.task(trial), study.train.folder(trial, place)
             done = 0 if folder is None else _done(folder)
             left = task.config.rounds - done
             seconds = 0.0
             if left and trial.folder is None:
                 if measured is None:
-                    search.set_up_tensorflow([trial])
+                    search.set_up([trial])()
                     # Of a run of its own, wherever that would be.
                     measured = estimates.estimate(task, str(out / "dry_run"))
                 validations = -(-left // task.config.evaluate_every)

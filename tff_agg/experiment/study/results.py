@@ -2,7 +2,7 @@
 
 import copy
 import pathlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,12 +73,19 @@ class Results:
         """Returns the line of a row and name."""
         return self.study.line(row, name)
 
-    def rows(self) -> dict[str, list[Line]]:
-        """Returns the lines by their row, in order."""
-        found: dict[str, list[Line]] = {}
+    def rows(self) -> dict[str, dict[str, Line]]:
+        """Returns the lines by their row and name, in order."""
+        rows: dict[str, dict[str, Line]] = {}
         for line in self.lines:
-            found.setdefault(line.row, []).append(line)
-        return found
+            rows.setdefault(line.row, {})[line.name] = line
+        return rows
+
+    def over_first(self) -> dict[Line, Line]:
+        """Returns, for all other lines, the first of their row."""
+        pairs: dict[Line, Line] = {}
+        for first, *others in (lines.values() for lines in self.rows().values()):
+            pairs |= dict.fromkeys(others, first)
+        return pairs
 
     def values(
         self, line: Line, metric: Metric | str | None = None, split: str | None = None
@@ -103,39 +110,29 @@ class Results:
             found.append(fmean(values))
         return found
 
-    def curve(
-        self,
-        line: Line,
-        split: str = "heldout",
-        metric: Metric | str | None = None,
-        within: Collection[int] | None = None,
-    ) -> Curve:
-        """Returns the scores of a chosen line over rounds, seed by seed.
+    def metrics(self, line: Line, split: str | None = None) -> dict[str, list[float]]:
+        """Returns by its name every metric that a line has: a value for each seed."""
+        names = [metric.name for metric in self.study.task.metrics]
+        every = {name: self.values(line, name, split) for name in names}
+        return {name: values for name, values in every.items() if values}
+
+    def curve(self, line: Line, metric: Metric | str | None = None) -> Curve:
+        """Returns the scores of a chosen line over the study's drawn rounds.
 
         Args:
           line: A chosen line.
-          split: On which data.
           metric: Of which metric; the task's first if not given.
-          within: The rounds; all that were ever scored if not given.
         """
         settings, method, _ = self.chosen[line]
-        examples = self.study.examples[split]
-        by_seed: list[dict[int, float]] = []
-        scores = self._standing.scores
-        for trial in self._trials(line, settings):
-            name = self._standing.name(trial)
-            of = (line.use.series, str(method), split, examples)
-            found: dict[int, float] = {}
-            for key in scores.keys(name) if name is not None else ():
-                if within is not None and key.round not in within:
-                    continue
-                if (key.series, key.method, key.split, key.examples) == of:
-                    values = scores.values(name or "", key) or {}
-                    if self._name(metric) in values:
-                        found[key.round] = values[self._name(metric)]
-            by_seed.append(found)
+        of = line.use.series, method, self.study.drawn_on, self._name(metric)
+        by_seed = [
+            self._standing.by_round(
+                trial, *of, self.study.drawn(line, self._standing.config(trial))
+            )
+            for trial in self._trials(line, settings)
+        ]
         common = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-        return Curve(common, [[found[n] for n in common] for found in by_seed])
+        return Curve(common, [[values[n] for n in common] for values in by_seed])
 
     def candidates(
         self, line: Line, metric: Metric | str | None = None
@@ -259,7 +256,7 @@ class Results:
 
     def _whole_seeds(self) -> tuple[int, ...]:
         study = self.study
-        every = study.seeds if study.final else study.search_seeds or study.seeds
+        every = study.seeds if study.final else study.choosing_seeds
         return tuple(seed for seed in every if self._is_whole(seed))
 
     def _is_whole(self, seed: int) -> bool:

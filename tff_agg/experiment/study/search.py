@@ -20,6 +20,7 @@ from tff_agg.experiment.study import cost, progress
 from tff_agg.experiment.study.choices import Asked, Choices, choices
 from tff_agg.experiment.study.declare import (
     Job,
+    Place,
     Study,
     Train,
     Trial,
@@ -144,9 +145,9 @@ def _work(
         progress.tell(stage, done, total)
     items = _items(study, jobs)
     errors: dict[Trial, Exception] = {}
-    set_up = _set_up(jobs, side_by_side=not crew.here)
+    prepare = set_up((job.trial for job in jobs), side_by_side=not crew.here)
     if crew.here:
-        set_up()
+        prepare()
     job = functools.partial(_score, study.train, study.task, standing.out)
     ended_jobs = spread(
         job,
@@ -155,7 +156,7 @@ def _work(
         address=crew.address,
         cpus_per_job=crew.cpus_per_job,
         near=lambda item: study.near(item[0].trial),
-        set_up=None if crew.here else set_up,
+        set_up=None if crew.here else prepare,
         on_report=None if rounds is None else rounds.on_report,
     )
     with contextlib.closing(ended_jobs):
@@ -228,26 +229,23 @@ def _score(train: Train, task: type[Task], out: pathlib.Path, jobs: _Jobs) -> No
     global _shared
     if _shared is None:
         _shared = Compiled()
-    scores = Scores(out)
-    for trial, rows in train.answer(jobs, task, out, _shared):
-        name = train.run(trial, _shared.task(task, trial.config), out)
+    scores, place = Scores(out), Place(task, out, _shared)
+    for trial, rows in train.answer(jobs, place):
+        name = train.run(trial, place)
         if name is None:
             raise RuntimeError(f"{trial}: was trained, but there is no run of it")
         scores.add(name, rows)
 
 
-def set_up_tensorflow(trials: Iterable[Trial], *, side_by_side: bool = False) -> None:
-    """Sets TensorFlow up for some runs, where they need it and it is not imported."""
-    _set_up([Job(trial, ()) for trial in trials], side_by_side=side_by_side)()
-
-
-def _set_up(jobs: Iterable[Job], *, side_by_side: bool) -> Callable[[], None]:
-    """Returns what a process does before it imports TensorFlow.
+def set_up(
+    trials: Iterable[Trial], *, side_by_side: bool = False
+) -> Callable[[], None]:
+    """Returns what a process does before it imports TensorFlow, if trials need it.
 
     Runs side by side have as many operations at a time as they have lanes, and leave
     the other cores to each other.
     """
-    configs = [job.trial.config for job in jobs]
+    configs = [trial.config for trial in trials]
     lanes = [c.lanes for c in configs if isinstance(c, TrainConfig)]
     known = [number for number in lanes if number is not None]
     inter_op = max(known) if side_by_side and known and None not in lanes else None

@@ -7,6 +7,7 @@ Markdown, in HTML, and as CSV.
 
 import csv
 import io
+import itertools
 import os
 import pathlib
 import textwrap
@@ -188,7 +189,8 @@ def line_table(
       >>> lines = {('last',): {'accuracy': [0.2, 0.2]},
       ...          ('UTA_inf',): {'accuracy': [0.22, 0.22]}}
       >>> accuracy = Metric('accuracy', is_share=True)
-      >>> table = line_table(['method'], lines, [accuracy], over_first(lines))
+      >>> over = {'': {('UTA_inf',): ('last',)}}
+      >>> table = line_table(['method'], lines, [accuracy], over)
       >>> print(render(table, width=60))
       method     accuracy %     gain
       ──────────────────────────────
@@ -217,21 +219,6 @@ def line_table(
                 row += [show(found, metric) if found else "" for show in gains.values()]
         rows.append(row)
     return Table(header, rows, title, marked)
-
-
-def over_first(
-    lines: Mapping[tuple[str, ...], object], alike: int = 0
-) -> dict[str, dict[tuple[str, ...], tuple[str, ...]]]:
-    """Compares lines with the first whose first `alike` labels are the same.
-
-    Example:
-      >>> over_first({('8.2', 'last'): ..., ('8.2', 'OPA'): ...}, alike=1)
-      {'': {('8.2', 'OPA'): ('8.2', 'last')}}
-    """
-    first: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for key in lines:
-        first.setdefault(key[:alike], key)
-    return {"": {k: first[k[:alike]] for k in lines if k != first[k[:alike]]}}
 
 
 def cell_table(
@@ -293,6 +280,7 @@ def seed_table(
     labels: Sequence[str],
     lines: Mapping[tuple[str, ...], Values],
     metrics: Sequence[Metric],
+    seeds: Iterable[int] | None = None,
 ) -> Table:
     """Lays out a row for each line and seed, every value in full: for programs.
 
@@ -300,11 +288,14 @@ def seed_table(
       labels: The names of the labels.
       lines: By the values of the labels.
       metrics: The columns; what a line has not is left empty.
+      seeds: Those of the values; from 0 on if not given.
     """
+    numbers = None if seeds is None else list(seeds)
     rows = []
     for key, values in lines.items():
-        for seed in range(max(map(len, values.values()), default=0)):
-            own = [values[m.name][seed] if m.name in values else "" for m in metrics]
+        count = max(map(len, values.values()), default=0)
+        for i, seed in zip(range(count), numbers or itertools.count(), strict=False):
+            own = [values[m.name][i] if m.name in values else "" for m in metrics]
             rows.append([*key, seed, *own])
     return Table([*labels, "seed", *(metric.name for metric in metrics)], rows)
 

@@ -1,6 +1,5 @@
 """How a study stands: its runs by name, their scores, and what has failed."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -8,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from tff_agg.experiment.build import Compiled
 from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.study.declare import (
+    VALIDATION,
     Chosen,
     Job,
     Line,
+    Place,
     Question,
     Settings,
     Study,
@@ -19,13 +20,10 @@ from tff_agg.experiment.study.declare import (
 )
 from tff_agg.experiment.study.scores import Key, Scores
 from tff_agg.experiment.study.train import identity_of
-from tff_agg.experiment.task import Task
 from tff_agg.recycling.methods import Method
 
 #: How often a trial of a search may fail before it is left out.
 ATTEMPTS = 2
-#: The data that choices are made on.
-VALIDATION = "heldout"
 
 
 class Standing:
@@ -42,22 +40,15 @@ class Standing:
 
     def __init__(self, study: Study, out: str | os.PathLike, shared: Compiled):
         self.study, self.out = study, pathlib.Path(out)
+        self.place = Place(study.task, self.out, shared)
         self.scores = Scores(out)
         self.scores.refresh()
-        self._shared = shared
-        self._tasks: dict[Trial, Task] = {}
         self._names: dict[Trial, str] = {}
-
-    def task(self, trial: Trial) -> Task:
-        """Returns the task of a trial."""
-        if trial not in self._tasks:
-            self._tasks[trial] = self._shared.task(self.study.task, trial.config)
-        return self._tasks[trial]
 
     def name(self, trial: Trial) -> str | None:
         """Returns what a trial's run is called; None while there is none."""
         if trial not in self._names:
-            name = self.study.train.run(trial, self.task(trial), self.out)
+            name = self.study.train.run(trial, self.place)
             if name is None:
                 return None
             self._names[trial] = name
@@ -65,7 +56,7 @@ class Standing:
 
     def folder(self, trial: Trial) -> pathlib.Path | None:
         """Returns a trial's run folder; None: nothing of it is saved."""
-        return self.study.train.folder(trial, self.task(trial), self.out)
+        return self.study.train.folder(trial, self.place)
 
     def config(self, trial: Trial) -> RunConfig:
         """Returns the configuration that a study declares by: of its run, or its arm.
@@ -73,7 +64,7 @@ class Standing:
         A task may have found what its configuration leaves open. A run that is there
         goes by what its folder says.
         """
-        return trial.config if trial.folder else self.task(trial).config
+        return trial.config if trial.folder else self.place.task(trial).config
 
     def rounds(self, trial: Trial) -> tuple[int, ...]:
         """Returns the rounds over which a value is the mean."""
@@ -81,15 +72,16 @@ class Standing:
 
     # What is asked.
 
-    def question(self, trial: Trial, use: Use, split: str) -> Question:
-        """Returns what a use asks of a trial."""
-        examples = self.study.examples[split]
-        return Question(split, examples, use.series, use.methods, self.rounds(trial))
+    def question(
+        self, trial: Trial, use: Use, split: str, rounds: Sequence[int] | None = None
+    ) -> Question:
+        """Returns what a use asks of a trial; by default at the study's rounds."""
+        at = self.rounds(trial) if rounds is None else tuple(rounds)
+        return Question(split, self.study.examples[split], use.series, use.methods, at)
 
     def search_trials(self, line: Line, settings: Settings) -> list[Trial]:
         """Returns a candidate with each seed that choices are made with."""
-        study = self.study
-        return study.trials(line, settings, study.search_seeds or study.seeds)
+        return self.study.trials(line, settings, self.study.choosing_seeds)
 
     def final_questions(
         self, line: Line, chosen: Chosen
@@ -99,11 +91,12 @@ class Standing:
         if study.final is None:
             return []
         use = Use((chosen.method,), line.use.series)
-        alone = dataclasses.replace(line, use=use)
         asked = []
         for trial in study.trials(line, chosen.settings, study.seeds):
-            more = study.also(alone, trial.seed, self.config(trial))
-            asked.append((trial, [self.question(trial, use, study.final), *more]))
+            questions = [self.question(trial, use, study.final)]
+            if drawn := study.drawn(line, self.config(trial)):
+                questions.append(self.question(trial, use, study.drawn_on, drawn))
+            asked.append((trial, questions))
         return asked
 
     def jobs(self, asked: Iterable[tuple[Trial, Sequence[Question]]]) -> list[Job]:
@@ -123,18 +116,27 @@ class Standing:
         self, trial: Trial, series: str, method: Method, split: str, metric: str
     ) -> list[float] | None:
         """Returns a metric at each of the study's rounds; None where one lacks it."""
+        rounds = self.rounds(trial)
+        values = self.by_round(trial, series, method, split, metric, rounds)
+        return [*values.values()] if len(values) == len(rounds) else None
+
+    def by_round(
+        self,
+        trial: Trial,
+        series: str,
+        method: Method,
+        split: str,
+        metric: str,
+        rounds: Iterable[int],
+    ) -> dict[int, float]:
+        """Returns a metric at those of some rounds at which it is known."""
         name = self.name(trial)
         if name is None:
-            return None
-        found = []
-        for number in self.rounds(trial):
-            examples = self.study.examples[split]
-            key = Key(series, str(method), number, split, examples)
-            values = self.scores.values(name, key) or {}
-            if metric not in values:
-                return None
-            found.append(values[metric])
-        return found
+            return {}
+        examples = self.study.examples[split]
+        keys = {n: Key(series, str(method), n, split, examples) for n in rounds}
+        known = {n: self.scores.values(name, key) or {} for n, key in keys.items()}
+        return {n: values[metric] for n, values in known.items() if metric in values}
 
     def metrics(
         self, trial: Trial, series: str, method: Method, split: str
@@ -191,5 +193,5 @@ class Standing:
         return len(self.attempts(trial)) >= ATTEMPTS
 
     def _failed(self, trial: Trial) -> pathlib.Path:
-        name = identity_of(self.task(trial))[:16]
+        name = identity_of(self.place.task(trial))[:16]
         return self.out / "failed" / f"{name}.txt"

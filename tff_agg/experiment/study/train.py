@@ -1,11 +1,13 @@
 """How the models of a study come about: trained and saved, in memory, or loaded."""
 
+import abc
 import dataclasses
+import functools
 import logging
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +19,20 @@ from tff_agg.experiment.run.recording import Observer, SampleScorer
 from tff_agg.experiment.run.run_folder import RunFolder
 from tff_agg.experiment.runs import Run
 from tff_agg.experiment.study import progress
-from tff_agg.experiment.study.declare import Job, Question, Rows, Score, Train, Trial
+from tff_agg.experiment.study.declare import (
+    Job,
+    Place,
+    Question,
+    Rows,
+    Score,
+    Train,
+    Trial,
+)
 from tff_agg.experiment.study.scores import Key, digest, known_of, missing, rows_of
 from tff_agg.experiment.task import Sample, Task
 from tff_agg.recycling import methods
 from tff_agg.recycling.methods import LAST, Method
 from tff_agg.recycling.series import NAMES, Passing, Series, Stored
-
-if TYPE_CHECKING:
-    from tff_agg.experiment.build import Compiled
 
 _log = logging.getLogger(__name__)
 
@@ -77,80 +84,80 @@ def identity_of(task: Task) -> str:
     return digest(run_folder.identifying(task))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Saved(Train):
-    """See `saved`."""
+class _InFolders(Train):
+    """Runs in folders, which can be asked again."""
 
     keeps = True
+    memory_budget: int
+
+    @abc.abstractmethod
+    def opened(self, trial: Trial, place: Place) -> Run:
+        """Returns a trial's run, as far as it is wanted."""
+
+    def answer(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Trial, Rows]]:
+        """Evaluates; where that ends early, what was found before is yielded."""
+        for trial, questions in jobs:
+            run = self.opened(trial, place)
+            rows: list[Score] = []
+            try:
+                for score in answers(run, questions, self.memory_budget):
+                    rows.append(score)
+            finally:
+                yield trial, rows
+
+
+@dataclasses.dataclass(frozen=True)
+class _Saved(_InFolders):
+    """See `saved`."""
 
     memory_budget: int
 
-    def folder(self, trial: Trial, task: Task, out: pathlib.Path) -> pathlib.Path:
+    def folder(self, trial: Trial, place: Place) -> pathlib.Path:
         """Returns the run's folder."""
-        return out / "runs" / identity_of(task)[:16]
+        return place.out / "runs" / identity_of(place.task(trial))[:16]
 
-    def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
+    def run(self, trial: Trial, place: Place) -> str | None:
         """Names a run that is done by what it has released."""
-        folder = self.folder(trial, task, out)
+        folder, task = self.folder(trial, place), place.task(trial)
         history = RunFolder(folder).history
         if history is None or task.config.rounds not in history.reported:
             return None
         return digest(run_folder.identifying(task), _newest_weights(folder))
 
-    def answer(
-        self,
-        jobs: Sequence[Job],
-        task: type[Task],
-        out: pathlib.Path,
-        shared: "Compiled",
-    ) -> Iterator[tuple[Trial, Rows]]:
-        """Trains to the end, from wherever the folder stands, and evaluates."""
+    def opened(self, trial: Trial, place: Place) -> Run:
+        """Trains to the end, from wherever the folder stands."""
         from tff_agg.experiment.run import run as training
 
-        for trial, questions in jobs:
-            bound = shared.task(task, trial.config)
-            folder = self.folder(trial, bound, out)
-            training.run(bound, folder, _Telling(trial), compiled=shared)
-            run = Run(RunFolder(folder), bound)
-            yield from _kept(trial, answers(run, questions, self.memory_budget))
+        task, folder = place.task(trial), self.folder(trial, place)
+        training.run(task, folder, _Telling(trial), compiled=place.shared)
+        return Run(RunFolder(folder), task)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Loaded(Train):
+class _Loaded(_InFolders):
     """See `loaded`."""
-
-    keeps = True
 
     data: str | None
     memory_budget: int
 
-    def folder(self, trial: Trial, task: Task, out: pathlib.Path) -> pathlib.Path:
+    def folder(self, trial: Trial, place: Place) -> pathlib.Path:
         """Returns the run's folder."""
         if trial.folder is None:
             raise ValueError(f"{trial}: its arm has no folders to load runs from")
         return pathlib.Path(trial.folder)
 
-    def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
+    def run(self, trial: Trial, place: Place) -> str | None:
         """Names a run by its settings and its newest weights."""
-        folder = self.folder(trial, task, out)
-        config = RunFolder.open(folder).config(type(task).Config)
+        folder = self.folder(trial, place)
+        config = RunFolder.open(folder).config(place.task_class.Config)
         facts = fields.values(config, *fields.SETTINGS)
-        return digest(facts, task.fingerprint, _newest_weights(folder))
+        return digest(facts, place.task(trial).fingerprint, _newest_weights(folder))
 
-    def answer(
-        self,
-        jobs: Sequence[Job],
-        task: type[Task],
-        out: pathlib.Path,
-        shared: "Compiled",
-    ) -> Iterator[tuple[Trial, Rows]]:
-        """Evaluates what is there."""
-        for trial, questions in jobs:
-            assert trial.folder is not None
-            run = Run.open(
-                task, trial.folder, self.data, lambda c: shared.task(task, c)
-            )
-            yield from _kept(trial, answers(run, questions, self.memory_budget))
+    def opened(self, trial: Trial, place: Place) -> Run:
+        """Opens what is there."""
+        open_task = functools.partial(place.shared.task, place.task_class)
+        folder = self.folder(trial, place)
+        return Run.open(place.task_class, folder, self.data, open_task)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,43 +168,34 @@ class _InMemory(Train):
     initial: bool
     memory_budget: int
 
-    def run(self, trial: Trial, task: Task, out: pathlib.Path) -> str | None:
+    def run(self, trial: Trial, place: Place) -> str | None:
         """Names a run by what is trained, and by what its averages are of."""
         seen: JsonObject = {"keep": repr(self.keep), "initial": self.initial}
-        return digest(run_folder.identifying(task) | seen)
+        return digest(run_folder.identifying(place.task(trial)) | seen)
 
-    def answer(
-        self,
-        jobs: Sequence[Job],
-        task: type[Task],
-        out: pathlib.Path,
-        shared: "Compiled",
-    ) -> Iterator[tuple[Trial, Rows]]:
+    def answer(self, jobs: Sequence[Job], place: Place) -> Iterator[tuple[Trial, Rows]]:
         """Trains, and evaluates in passing."""
         from tff_agg.experiment.build import build, rounds, start
 
         for trial, questions in jobs:
-            bound = shared.task(task, trial.config)
-            self._check_room(trial, bound, questions)
+            task = place.task(trial)
+            self._check_room(trial, task, questions)
             passing = {
                 name: _Kept(self.keep) if self.keep else Passing(asked)
                 for name, asked in methods_of(questions).items()
             }
             if self.initial:
-                first = start.first_weights(bound)
+                first = start.first_weights(task)
                 for series in passing.values():
                     series.add(0, first)
-            evaluator = Evaluator(bound)
+            evaluator = Evaluator(task)
             rows: list[Score] = []
-            for number, iterate, aggregate in rounds(build(bound, shared)):
+            for number, iterate, aggregate in rounds(build(task, place.shared)):
                 for name, weights in zip(NAMES, (iterate, aggregate), strict=True):
                     if name in passing:
                         passing[name].add(number, weights)
-                for question in questions:
-                    if number in question.rounds:
-                        at = question._replace(rounds=(number,))
-                        rows += evaluator.rows(passing[question.series], at)
-                progress.tell(str(trial), number, bound.config.rounds)
+                rows += evaluator.rows_at(number, questions, passing)
+                progress.tell(str(trial), number, task.config.rounds)
             yield trial, rows
 
     def _check_room(
@@ -285,6 +283,17 @@ class Evaluator:
             key = Key(question.series, str(method), number, split, examples)
             yield from rows_of(key, grouped)
 
+    def rows_at(
+        self, number: int, questions: Iterable[Question], passing: Mapping[str, Series]
+    ) -> list[Score]:
+        """Returns what is asked of a round that has just passed, by series."""
+        rows: list[Score] = []
+        for question in questions:
+            if number in question.rounds:
+                at = question._replace(rounds=(number,))
+                rows += self.rows(passing[question.series], at)
+        return rows
+
     def _outputs_on(self, split: str, examples: int, sample: Sample) -> methods.Outputs:
         task = self._task
         if (split, examples) not in self._outputs:
@@ -336,18 +345,6 @@ def answers(
         series = Stored(run.rounds(question.series), run.loader(question.series))
         _warn_of_windows(run, series, question)
         yield from evaluator.rows(series, question)
-
-
-def _kept(trial: Trial, scores: Iterator[Score]) -> Iterator[tuple[Trial, Rows]]:
-    """Yields all scores of a trial; where computing them ends early, those before."""
-    rows: list[Score] = []
-    try:
-        for score in scores:
-            rows.append(score)
-    except BaseException:
-        yield trial, rows
-        raise
-    yield trial, rows
 
 
 def _warn_of_windows(run: Run, series: Series, question: Question) -> None:
