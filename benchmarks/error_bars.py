@@ -12,6 +12,7 @@ of θ that a round forgets; 'mixed' predictions are sums of 1e-4, 1e-3, 0.01 and
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ MIXED = (1e-4, 1e-3, 1e-2, 1e-1)
 CURVATURES = ((0.0,), *((h,) for h in MIXED), MIXED)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
     """How a run is trained.
 
@@ -82,7 +83,13 @@ def iterates_of(setting: Setting, curvature: float, rounds: int) -> np.ndarray:
         response[t] = theta
     lag = np.subtract.outer(np.arange(rounds), np.arange(rounds))
     workload = np.where(lag >= 0, response[np.abs(lag)], 0.0)
-    return workload @ np.linalg.inv(setting.mechanism.matrix(rounds))
+    return workload @ _inverse(setting, rounds)
+
+
+@functools.lru_cache
+def _inverse(setting: Setting, rounds: int) -> np.ndarray:
+    """Returns C⁻¹, which takes longer than all else, once for all curvatures."""
+    return np.linalg.inv(setting.mechanism.matrix(rounds))
 
 
 def run(

@@ -1,5 +1,6 @@
 """The studies: the quadratic's figures, error bars, the factor of the last iterate."""
 
+import functools
 import json
 
 import numpy as np
@@ -116,14 +117,15 @@ def test_only_the_last_iterate_grows_with_n(tmp_path):
     json.dumps(result)
 
 
+settings = functools.cache(error_bars.settings)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.95])
 @pytest.mark.parametrize("name", ["identity", "tree", "blt"])
 @pytest.mark.parametrize("forgotten", [(0.0,), (0.01,), error_bars.MIXED])
 def test_bars_are_right_with_no_separation_chosen_by_anybody(name, momentum, forgotten):
     """The truth is exact; the run climbs; nothing is told of its noise."""
-    (setting,) = (
-        s for s in error_bars.settings(1000) if (s.name, s.momentum) == (name, momentum)
-    )
+    (setting,) = (s for s in settings(1000) if (s.name, s.momentum) == (name, momentum))
     bars = error_bars.run(setting, forgotten, 1000, 300)
     assert 0.64 < bars.widened < 1.5
     if momentum:

@@ -90,15 +90,15 @@ def test_known_costs_decide_on_lanes_and_not_on_the_sum():
     assert {run.position: run.lane.number for run in runs} == {0: 1, 1: 1, 2: 0, 3: 1}
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4])
+@pytest.mark.parametrize("lanes", [1, 4])
 def test_lanes_do_not_share_variables(lanes):
     process = examples.integer_sums()
-    data = [tf.data.Dataset.range(i).repeat(20) for i in range(30)]
+    data = [tf.data.Dataset.range(i).repeat(20) for i in range(12)]
     with runtime.running_on("local", lanes=lanes):
         state = process.initialize()
         for _ in range(3):
             state, total = process.next(state, data)
-            assert total == 20 * sum(i * (i - 1) // 2 for i in range(30))
+            assert total == 20 * sum(i * (i - 1) // 2 for i in range(12))
 
 
 def test_sums_in_lanes_are_the_sum_in_one(fed_avg, context):

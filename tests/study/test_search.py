@@ -342,13 +342,16 @@ def test_progress_is_told_stage_by_stage(tmp_path):
     ]
 
 
-def test_runs_side_by_side_are_told_in_rounds(tmp_path):
+def test_runs_side_by_side_are_told_in_rounds_and_find_the_same(tmp_path):
     told = []
     line = Line("row", "last", arm("base", 1.0, 2.0))
-    perform(
-        study(line, final=None), tmp_path, processes=2,
+    apart = perform(
+        study(line, final=None), tmp_path / "apart", processes=2,
         on_progress=lambda *step: told.append(step),
     )  # fmt: skip
+    here = perform(study(line, final=None), tmp_path / "here")
+    assert apart.candidates(line) == here.candidates(line)
+    assert len(here.candidates(line)) == 2
     stages = {stage for stage, _, _ in told}
     totals = {total for _, _, total in told}
     done = [done for _, done, _ in told]

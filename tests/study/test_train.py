@@ -195,14 +195,6 @@ def test_what_a_run_was_tested_on_is_not_looked_at_again(tmp_path, monkeypatch):
     assert found.values(line) == [outcome.test["aggregate"]["all"]["accuracy"]]
 
 
-@pytest.mark.slow
-def test_processes_side_by_side_find_the_same(kept, tmp_path):
-    tiny, whole = kept
-    again = of_methods(tiny.lines[0].arm, train=saved())
-    found = perform(again, tmp_path, processes=2)
-    assert values_of(found) == values_of(whole)
-
-
 def test_declaring_a_study_imports_nothing_heavy():
     program = (
         "import sys\n"

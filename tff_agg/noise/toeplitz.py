@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-import scipy.signal
 
 from tff_agg import checks
 
@@ -88,6 +87,9 @@ def error_with_gradient(
       series: (numerator, denominator) of a short rational form of C, if there is one;
         dividing by it is much cheaper than by a long column.
     """
+    # It imports scipy.stats: a third of what a program without noise would wait for.
+    import scipy.signal
+
     over, under = series if series is not None else (column, np.ones(1))
     rows = scipy.signal.lfilter(under, over, workload)
     again = scipy.signal.lfilter(under, over, rows)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-import scipy.signal
 
 from tff_agg import checks
 from tff_agg.aliases import JsonObject
@@ -108,6 +107,8 @@ def momentum(decay: float) -> Workload:
         binomial = np.concatenate([[1.0], np.cumprod((2 * steps - 1) / (2 * steps))])
         if decay == 0.0:
             return binomial
+        import scipy.signal
+
         other = binomial * decay ** np.arange(n)
         return scipy.signal.fftconvolve(binomial, other)[:n]
 

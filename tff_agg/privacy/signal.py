@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy import linalg, signal
+from scipy import linalg
 
 from tff_agg.noise.mechanism import Mechanism
 from tff_agg.privacy.plan import Plan
@@ -126,6 +126,8 @@ def _steps(mechanism: Mechanism, rounds: int) -> np.ndarray:
     if mechanism.decoder is not None:
         return mechanism.decoder(rounds)
     if mechanism.toeplitz is not None:
+        from scipy import signal
+
         pulse = np.zeros(rounds)
         pulse[0] = 1.0
         column = signal.lfilter([1.0], mechanism.toeplitz(rounds), pulse)
