@@ -301,7 +301,7 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(_FOLDER.value or temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        store = os.path.join(temporary, "synthetic-400users-40words-seed0")
+        store = os.path.join(temporary, "synthetic-400users-40words")
         _in_a_child(
             lambda: (
                 store
