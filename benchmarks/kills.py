@@ -310,7 +310,7 @@ def main(options: Options) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(options.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        store = os.path.join(temporary, "synthetic-400users-40words-seed0")
+        store = os.path.join(temporary, "synthetic-400users-40words")
         _in_a_child(
             lambda: (
                 store

@@ -15,9 +15,9 @@ _DAYS = 20
 _SIZES = {"environment": 3, "device": 4, "os": 8, "country": 10, "region": 28}
 
 
-def clicks(rows: int, seed: int = 0) -> pa.Table:
-    """Makes clicks, the same ones for the same arguments."""
-    rng = np.random.default_rng([seed, rows])
+def clicks(rows: int) -> pa.Table:
+    """Makes so many clicks, always the same ones."""
+    rng = np.random.default_rng([0, rows])
     times = np.sort(rng.integers(_START, _START + _DAYS * _DAY, rows))
     # The articles in fashion move on by ten a day.
     article = (times - _START) // _DAY * 10 + rng.geometric(0.05, rows)

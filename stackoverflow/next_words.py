@@ -89,16 +89,16 @@ class NextWords:
         ]
         ids = known.encode(" ".join(words))
         rows = np.array([[known.bos, *ids]], np.int32)
-        found = self._probabilities(self._weights, rows)
+        likely = self._probabilities(self._weights, rows)
         each = (self._probabilities(weights, rows) for weights in self._checkpoints)
         low, high = exported.intervals(each, self.facts["error_bars_times"])
 
         def next_word(place: int, word: str) -> NextWord:
-            values = (found[place], low[place], high[place])
+            values = (likely[place], low[place], high[place])
             return NextWord(word, *map(float, values))
 
         candidates = [*range(1, known.vocab_size + 1), known.eos]
-        best = sorted(candidates, key=lambda place: -found[place])[:count]
+        best = sorted(candidates, key=lambda place: -likely[place])[:count]
         return Guess(
             [next_word(i, END if i == known.eos else known.words[i - 1]) for i in best],
             next_word(known.oov, "<another word>"),

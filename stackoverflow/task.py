@@ -9,7 +9,7 @@ import numpy as np
 
 from pds import groups
 from stackoverflow.data import preparation, vocabulary
-from stackoverflow.data.sources import KINDS
+from stackoverflow.data.sources import KINDS, TYPES
 from stackoverflow.data.token_store import TokenStore
 from stackoverflow.model import metrics, next_word
 from tff_agg.aliases import Json
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tff_agg.federated.trainers import Trainer
 
-TYPES = ("question", "answer")
 PLAIN_VOCABULARY = (
     "The vocabulary: its words are the most frequent ones of the training data, "
     "counted without noise and without a limit on the occurrences of one user, so that "

@@ -141,9 +141,7 @@ def ensure_store(
     vocab_size: int = 10_000,
     users: int = 2000,
     words: int = 256,
-    seed: int = 0,
     workers: int | None = None,
-    progress: Progress | None = None,
 ) -> str:
     """Returns the path of a source's token store, prepared once and then reused.
 
@@ -154,29 +152,22 @@ def ensure_store(
       vocab_size: Words of the vocabulary, at most.
       users: Users of the synthetic source.
       words: Different words of the synthetic source.
-      seed: Seed of the synthetic source.
       workers: Processes that prepare; one per core if not given.
-      progress: Called with (stage, done, total).
 
     Example:
       >>> ensure_store('synthetic', None, 'data', users=100)
-      'data/synthetic-100users-256words-seed0'
+      'data/synthetic-100users-256words'
     """
-    sentences = make_source(source, path, users=users, words=words, seed=seed)
+    sentences = make_source(source, path, users=users, words=words)
     if source == "synthetic":
-        name = f"synthetic-{users}users-{words}words-seed{seed}"
+        name = f"synthetic-{users}users-{words}words"
         vocab_size = min(vocab_size, words)
     else:
         stem = re.sub(r"[^\w.-]+", "_", pathlib.Path(str(path)).stem)
         name = f"{source}-{stem}-{vocab_size}words"
     out = os.path.join(os.fspath(folder), name)
-    prepare_store(
-        sentences,
-        out,
-        vocab_size=vocab_size,
-        workers=workers or usable_cores(),
-        progress=progress,
-    )
+    workers = workers or usable_cores()
+    prepare_store(sentences, out, vocab_size=vocab_size, workers=workers)
     return out
 
 

@@ -18,7 +18,6 @@ def packed_group_trainer(
     *,
     batch_size: int = 16,
     epochs: int = 1,
-    seed: int = 0,
 ) -> trainers.Trainer:
     """Makes the local training of `local_training.packed_trainer` for groups of users.
 
@@ -29,7 +28,6 @@ def packed_group_trainer(
       learning_rate: The clients' learning rate.
       batch_size: Rows in a step of a user.
       epochs: How many times a user goes through its rows.
-      seed: For the initial weights.
 
     Returns:
       A `Trainer` of groups. A group's dataset has elements (rows, counts): int32
@@ -48,7 +46,7 @@ def packed_group_trainer(
     )
 
     def initial_weights() -> tff.learning.models.ModelWeights:
-        trainable = tuple(next_word.initial_weights(config, seed))
+        trainable = tuple(next_word.initial_weights(config))
         return tff.learning.models.ModelWeights(trainable, ())
 
     @tf.function(autograph=False)

@@ -18,7 +18,6 @@ def packed_trainer(
     *,
     batch_size: int = 16,
     epochs: int = 1,
-    seed: int = 0,
 ) -> trainers.Trainer:
     """Makes the local training: plain gradient descent on a client's token rows.
 
@@ -31,7 +30,6 @@ def packed_trainer(
       batch_size: Rows in a step; rows are taken in the order given, the last step may
         have fewer.
       epochs: How many times a client goes through its rows.
-      seed: For the initial weights.
 
     Returns:
       A `Trainer` of one user. A client's dataset has one kind of element, int32
@@ -49,7 +47,7 @@ def packed_trainer(
     spec = tf.TensorSpec([None, config.row_length], tf.int32)
 
     def initial_weights() -> tff.learning.models.ModelWeights:
-        trainable = tuple(next_word.initial_weights(config, seed))
+        trainable = tuple(next_word.initial_weights(config))
         return tff.learning.models.ModelWeights(trainable, ())
 
     @tf.function(autograph=False)

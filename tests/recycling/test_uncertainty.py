@@ -77,7 +77,7 @@ def test_one_value_is_refused_everywhere():
     calls = [
         lambda: uncertainty.variance_estimate(np.array([1.0])),
         lambda: uncertainty.variance_estimate(np.array(1.0)),
-        lambda: uncertainty.checkpoint_rounds(10, count=1),
+        lambda: uncertainty.checkpoint_rounds(10, burn_in=10),
         lambda: quadratic.gaussian_moments(np.zeros(1), np.eye(1)),
         lambda: uncertainty.interval_factor(1),
         lambda: uncertainty.interval_widths([0, 0], lambda m, c: c, [], [1]),
@@ -90,9 +90,6 @@ def test_one_value_is_refused_everywhere():
 
 def test_checkpoint_rounds_end_with_the_last_and_respect_the_burn_in():
     assert uncertainty.checkpoint_rounds(10, burn_in=3, separation=3) == [4, 7, 10]
-    assert uncertainty.checkpoint_rounds(10, separation=2, count=3) == [6, 8, 10]
-    with pytest.raises(ValueError, match="count=5"):
-        uncertainty.checkpoint_rounds(10, burn_in=4, separation=2, count=5)
     with pytest.raises(ValueError, match="separation"):
         uncertainty.checkpoint_rounds(10, separation=0)
     with pytest.raises(ValueError, match="burn_in"):
@@ -235,11 +232,6 @@ def test_the_interval_of_the_mean_covers_it_as_often_as_it_says():
     half = uncertainty.interval_factor(8) / 2 * values.std(axis=0, ddof=1)
     covered = (abs(values.mean(axis=0)) <= half).mean()
     assert abs(covered - 0.95) < 0.005
-    new = rng.standard_normal(40_000)
-    half = uncertainty.interval_factor(8, of="model") / 2 * values.std(axis=0, ddof=1)
-    assert abs((abs(new - values.mean(axis=0)) <= half).mean() - 0.95) < 0.005
-    with pytest.raises(ValueError, match="of must be one of"):
-        uncertainty.interval_factor(8, of="median")
 
 
 def test_sizes_beyond_the_models_are_refused():

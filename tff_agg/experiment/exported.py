@@ -126,15 +126,14 @@ class ExportedModel:
 
 
 def intervals(
-    probabilities: Iterator[np.ndarray], times: float = 1.0, level: float = 0.95
+    probabilities: Iterator[np.ndarray], times: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns from where to where the confidence interval of a mean reaches.
+    """Returns from where to where the 95 % confidence interval of a mean reaches.
 
     Args:
       probabilities: One array for each checkpoint, at least two, all of one shape.
       times: What the reach is multiplied by, as `error_bars_times` of the facts says:
         it makes up for what the checkpoints have in common.
-      level: The confidence.
 
     Example:
       >>> low, high = intervals(iter([np.array([0.51]), np.array([0.52])]))
@@ -142,6 +141,6 @@ def intervals(
       (array([0.451]), array([0.579]))
     """
     values = np.stack([np.asarray(array, np.float64) for array in probabilities])
-    factor = uncertainty.interval_factor(len(values), level, "mean") / 2
+    factor = uncertainty.interval_factor(len(values)) / 2
     mean, reach = values.mean(axis=0), times * factor * values.std(axis=0, ddof=1)
     return np.maximum(mean - reach, 0.0), np.minimum(mean + reach, 1.0)

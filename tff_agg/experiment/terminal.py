@@ -72,29 +72,24 @@ def print_wrapped(lines: Sequence[str]) -> None:
 class TrainingBar(Observer):
     """Shows the plan, then a bar with loss, accuracy, ε, speed and time left."""
 
-    def __init__(
-        self, metrics: Sequence[Metric], label: str = "", show_plan: bool = True
-    ):
-        """Takes what models are judged by and what to write before the bar."""
-        self._metrics, self._label, self._show_plan = metrics, label, show_plan
+    def __init__(self, metrics: Sequence[Metric]):
+        """Takes what models are judged by."""
+        self._metrics = metrics
         self._bar: Any = None
         self._value: float | None = None
 
     def on_plan(self, plan, cohorts) -> None:
         """Prints the guarantee before the first round."""
-        if self._show_plan:
-            print(plan_table(plan), flush=True)
-            print_wrapped([f"Clients: {cohorts.describe()}."])
+        print(plan_table(plan), flush=True)
+        print_wrapped([f"Clients: {cohorts.describe()}."])
 
     def on_signal(self, lines) -> None:
         """Prints whether anything is to be expected of the run."""
-        if self._show_plan:
-            print_wrapped(lines)
+        print_wrapped(lines)
 
     def on_disk(self, disk) -> None:
         """Prints what the run will take, and warns where there is too little."""
-        if self._show_plan:
-            print(f"Disk: {disk.describe()}.", flush=True)
+        print(f"Disk: {disk.describe()}.", flush=True)
         if not disk.fits:
             print("Warning: the disk may fill before the run ends.", flush=True)
 
@@ -104,8 +99,7 @@ class TrainingBar(Observer):
             print(f"All {rounds} rounds are done.", flush=True)
         elif done:
             print(f"Going on after round {done}.", flush=True)
-        label = self._label or "training"
-        self._bar = progress.open_bar(label, rounds, initial=done, unit="round")
+        self._bar = progress.open_bar("training", rounds, initial=done, unit="round")
 
     def on_round(self, done: int, facts: dict[str, float]) -> None:
         """Moves the bar on."""
@@ -132,8 +126,6 @@ class TrainingBar(Observer):
     def on_end(self, outcome: Outcome) -> None:
         """Closes the bar and prints the test scores."""
         self.close()
-        if not self._show_plan:
-            return
         tested = test_table(outcome.test, self._metrics)
         if tested.rows:
             print(show.render(tested))

@@ -84,7 +84,7 @@ class OutputJudge(NamedTuple, Generic[Part]):
     distributions: bool = True
 
 
-def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge[tuple[int, int]]:
+def accuracy_judge() -> OutputJudge[tuple[int, int]]:
     """Returns the judge that counts right labels.
 
     Example:
@@ -104,6 +104,6 @@ def accuracy_judge(name: str = ACCURACY.name) -> OutputJudge[tuple[int, int]]:
 
     def values(parts: Iterable[tuple[int, int]]) -> dict[str, float]:
         right, total = (sum(column) for column in zip(*parts, strict=True))
-        return {name: right / total if total else math.nan}
+        return {ACCURACY.name: right / total if total else math.nan}
 
-    return OutputJudge(of_scores, of_labels, values, (name,))
+    return OutputJudge(of_scores, of_labels, values, (ACCURACY.name,))

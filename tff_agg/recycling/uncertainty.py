@@ -67,33 +67,22 @@ def convex_scale(weights: Sequence[float] | np.ndarray | None, count: int) -> fl
     return float(np.sum(p**2))
 
 
-def checkpoint_rounds(
-    last: int, *, burn_in: int = 0, separation: int = 1, count: int | None = None
-) -> list[int]:
+def checkpoint_rounds(last: int, *, burn_in: int = 0, separation: int = 1) -> list[int]:
     """Returns the rounds that the estimator uses, in order and ending with the last.
 
     Args:
       last: The last round, T.
       burn_in: No round before this one is used.
       separation: The rounds from one checkpoint to the next.
-      count: How many to use at most; as many as there are without it.
 
     Example:
       >>> checkpoint_rounds(128, burn_in=64, separation=16)
       [64, 80, 96, 112, 128]
-      >>> checkpoint_rounds(10, count=3)
-      [8, 9, 10]
     """
     checks.whole("separation", separation)
     checks.whole("burn_in", burn_in, least=0, most=last)
     rounds = list(range(last, burn_in - 1, -separation))[::-1]
-    rounds = rounds if count is None else rounds[-count:]
     _check_count("the rounds", len(rounds))
-    if count is not None and len(rounds) < count:
-        raise ValueError(
-            f"count={count} checkpoints {separation} rounds apart do not fit between "
-            f"the burn-in at {burn_in} and round {last}; {len(rounds)} do."
-        )
     return rounds
 
 
@@ -111,15 +100,12 @@ class Widths(NamedTuple):
     examples: int
 
 
-def interval_factor(count: int, level: float = 0.95, of: str = "mean") -> float:
-    """Returns the width of a confidence interval in standard deviations.
+def interval_factor(count: int, level: float = 0.95) -> float:
+    """Returns the width of Student's interval of a mean, 2 t/√N standard deviations.
 
     Args:
       count: The number of models N.
       level: The confidence.
-      of: 'mean': Student's interval of the mean score, 2 t s/√N; 'model': the range
-        that one more model's score falls into, 2 t s √(1 + 1/N). The ratio of two
-        estimators at the same N does not depend on the choice.
 
     Example:
       >>> round(interval_factor(10), 3)
@@ -128,10 +114,8 @@ def interval_factor(count: int, level: float = 0.95, of: str = "mean") -> float:
     import scipy.stats
 
     _check_count("count", count)
-    spread = {"mean": 1 / count, "model": 1 + 1 / count}
-    checks.choice("of", of, sorted(spread))
     quantile = scipy.stats.t.ppf((1 + level) / 2, count - 1)
-    return float(2 * quantile * math.sqrt(spread[of]))
+    return float(2 * quantile * math.sqrt(1 / count))
 
 
 Model = TypeVar("Model")
@@ -146,7 +130,6 @@ def interval_widths(
     sizes: Iterable[int],
     *,
     level: float = 0.95,
-    of: str = "mean",
     on_progress: Callable[[int], None] | None = None,
 ) -> Widths:
     """Averages the interval widths of the highest mean score over examples.
@@ -163,7 +146,6 @@ def interval_widths(
       chunks: Portions of the examples.
       sizes: The numbers of models N, each from 2 to len(models).
       level: The confidence.
-      of: See `interval_factor`.
       on_progress: Called with 1 after each prediction.
 
     Example:
@@ -177,7 +159,7 @@ def interval_widths(
         _check_count("sizes", size)
         if size > len(models):
             raise ValueError(f"sizes has {size}, but there are {len(models)} models.")
-    factors = {size: interval_factor(size, level, of) for size in sizes}
+    factors = {size: interval_factor(size, level) for size in sizes}
     totals = np.zeros(len(sizes))
     examples = 0
     for chunk in chunks:

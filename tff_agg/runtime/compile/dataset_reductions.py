@@ -7,7 +7,6 @@ call of a function with an iterator and a while loop around the very same body: 
 belongs to the function it stands in, and is optimised once together with it.
 """
 
-import itertools
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
@@ -33,7 +32,12 @@ def compile_reductions(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
         if node.op == _REDUCE:
             result.library.function.extend(_replace(node, functions))
     # A loop's body is a graph of its own: see `library_functions.keep_apart`.
-    changed = library_functions.keep_apart(result, _reducers(graph_def))
+    reducers = {
+        node.attr["f"].func.name
+        for node in library_functions.nodes_of(graph_def)
+        if node.op == _REDUCE
+    }
+    changed = library_functions.keep_apart(result, reducers)
     for function in list(result.library.function):
         replaced = [node for node in function.node_def if node.op == _REDUCE]
         for node in replaced:
@@ -43,14 +47,6 @@ def compile_reductions(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDe
             changed.add(function.signature.name)
     library_functions.rename(result, changed)
     return result
-
-
-def _reducers(graph_def: tf.compat.v1.GraphDef) -> set[str]:
-    """Names the functions that reductions call on each element."""
-    nodes = itertools.chain(
-        graph_def.node, *(function.node_def for function in graph_def.library.function)
-    )
-    return {node.attr["f"].func.name for node in nodes if node.op == _REDUCE}
 
 
 def _replace(

@@ -49,11 +49,14 @@ def rename(graph_def: "tf.compat.v1.GraphDef", changed: set[str]) -> None:
     for function in graph_def.library.function:
         signature = function.signature
         signature.name = names.get(signature.name, signature.name)
-    nodes = itertools.chain(
-        graph_def.node, *(function.node_def for function in graph_def.library.function)
-    )
-    for reference in itertools.chain.from_iterable(map(_calls, nodes)):
+    for reference in itertools.chain.from_iterable(map(_calls, nodes_of(graph_def))):
         reference.name = names.get(reference.name, reference.name)
+
+
+def nodes_of(graph_def: "tf.compat.v1.GraphDef") -> Iterable["tf.compat.v1.NodeDef"]:
+    """Yields the nodes of a graph and of its functions."""
+    functions = (function.node_def for function in graph_def.library.function)
+    return itertools.chain(graph_def.node, *functions)
 
 
 def _calls(node: "tf.compat.v1.NodeDef") -> Iterable["tf.compat.v1.NameAttrList"]:

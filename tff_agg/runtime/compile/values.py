@@ -69,12 +69,15 @@ def _pack(supply: Iterator[object], type_spec: tff.Type) -> Value:
             ]
         )
     leaf = next(supply)
-    if isinstance(type_spec, tff.SequenceType):
-        spec = tff.types.structure_from_tensor_type_tree(
-            lambda t: tf.TensorSpec(t.shape, t.dtype), type_spec.element
-        )
-        return tf.data.experimental.from_variant(leaf, spec)
-    return leaf
+    return dataset(leaf, type_spec) if isinstance(type_spec, tff.SequenceType) else leaf
+
+
+def dataset(variant: tf.Tensor, type_spec: tff.SequenceType) -> tf.data.Dataset:
+    """Returns the dataset that a variant tensor is."""
+    spec = tff.types.structure_from_tensor_type_tree(
+        lambda t: tf.TensorSpec(t.shape, t.dtype), type_spec.element
+    )
+    return tf.data.experimental.from_variant(variant, spec)
 
 
 def _parts(

@@ -67,10 +67,7 @@ def _pack(leaf: tf.Tensor, type_spec: tff.Type) -> Packed:
         )
         return DatasetGraph(graph.numpy())
     except tf.errors.OpError:
-        spec = tff.types.structure_from_tensor_type_tree(
-            lambda t: tf.TensorSpec(t.shape, t.dtype), type_spec.element
-        )
-        dataset = tf.data.experimental.from_variant(leaf, spec)
+        dataset = values.dataset(leaf, type_spec)
         return DatasetElements(list(dataset.as_numpy_iterator()))
 
 
