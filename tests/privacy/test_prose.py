@@ -7,7 +7,9 @@ import pytest
 from tff_agg.noise import tree
 from tff_agg.privacy import Plan, Release, prose, report, training_search
 
-RELEASES = (Release("vocabulary", rho=0.02, delta=1e-7, is_gaussian=True),)
+RELEASES = (
+    Release("vocabulary", rho=0.02, delta=1e-7, is_gaussian=True, method="noisy"),
+)
 PLAN = {
     "no_guarantee": None,
     "rounds": 2000,
