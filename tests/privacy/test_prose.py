@@ -7,7 +7,9 @@ import pytest
 from tff_agg.noise import tree
 from tff_agg.privacy import Plan, Release, prose, report, training_search
 
-RELEASES = (Release("vocabulary", rho=0.02, delta=1e-7, is_gaussian=True),)
+RELEASES = (
+    Release("vocabulary", rho=0.02, delta=1e-7, is_gaussian=True, method="noisy"),
+)
 PLAN = {
     "no_guarantee": None,
     "rounds": 2000,
@@ -30,6 +32,13 @@ SEARCH = {
     "epsilon_total": 4.5,
     "shared": {"test": 2},
 }
+PAGE = report.report(
+    Plan(
+        clip_norm=1.0, cohort_size=100, rounds=200, mechanism=tree(),
+        noise_multiplier=1.0, releases=RELEASES,
+    ),
+    run={"commit": "abc"},
+) | {"audit": None}  # fmt: skip
 # By template, figures with which it says each of its sentences once.
 FIGURES = {
     "dp_ftrl": [
@@ -42,6 +51,12 @@ FIGURES = {
     "first_weights": [{"initial_weights": None}, {"initial_weights": "random"}],
     "scored_on": [{"shared": None}, {"shared": {"test": 0}}, {"shared": {"test": 2}}],
     "so_far": [{}],
+    "known_seed": [{}],
+    "participation": [{"schema": "at most once", "checked": x} for x in (True, False)],
+    "page": [
+        PAGE,
+        {**PAGE, "audit": {"findings": [], "paragraph": "It is little."}},
+    ],
     "training_search": [SEARCH, {**SEARCH, "runs": 1}],
     "inference_search": [
         {**SEARCH, "points": 52},

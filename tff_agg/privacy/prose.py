@@ -1,7 +1,8 @@
 """What reports and statements say: templates with figures from Python.
 
-A template is a file of `templates/`, wrapped like a page and read as one paragraph. A
-figure that a template names and nobody gives is an error, never an empty place.
+A template is a file of `templates/`, wrapped like a page and read as one paragraph;
+`page.jinja` is the report's page, line by line. A figure that a template names and
+nobody gives is an error, never an empty place.
 """
 
 import functools
@@ -23,7 +24,7 @@ def environment() -> "jinja2.Environment":
         autoescape=False,  # Markdown and JSON, not HTML.
         undefined=jinja2.StrictUndefined,
     )
-    found.filters["written"] = _written
+    found.filters |= {"written": _written, "figure": _figure}
     found.globals["infinity"] = math.inf
     return found
 
@@ -31,6 +32,13 @@ def environment() -> "jinja2.Environment":
 def _written(value: Any, form: str) -> str:
     """Formats a figure; one that is missing has an error of its own."""
     return format(value, form) if isinstance(value, float | int) else str(value)
+
+
+def _figure(value: Any) -> str:
+    """Formats a figure to six digits; None stands for no bound."""
+    if value is None:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def paragraph(name: str, **figures: Any) -> str:
@@ -59,6 +67,17 @@ def blocks(name: str, **figures: Any) -> dict[str, str | list[str]]:
     context = template.new_context(figures)
     said = {part: "".join(block(context)) for part, block in template.blocks.items()}
     return {part: _read(text) for part, text in said.items()}
+
+
+def page(name: str, **figures: Any) -> str:
+    """Returns what a template says line by line; its statements leave no lines.
+
+    Args:
+      name: Of the template.
+      **figures: All that it names.
+    """
+    lines = environment().overlay(trim_blocks=True, lstrip_blocks=True)
+    return lines.get_template(f"{name}.jinja").render(figures)
 
 
 def _read(text: str) -> str | list[str]:

@@ -23,13 +23,6 @@ from tff_agg.privacy.accounting import RHO_NOTE
 from tff_agg.privacy.plan import Plan
 from tff_agg.privacy.searches import SearchCost
 
-# Figures that plans of one kind have, and their titles.
-_OF_SOME_PLANS = {
-    "rho_if_read_as_per_node_multiplier": "ρ if the multiplier were read per tree node",
-    "population_size": "population size",
-    "sampling_probability": "sampling probability",
-}
-
 
 def report(
     plan: Plan,
@@ -86,16 +79,11 @@ def report(
     first_weights = prose.paragraph("first_weights", initial_weights=initial_weights)
     assumed = [*words["assumed"], first_weights, *extra_assumptions]
     if plan.noise_seed_is_known:
-        assumed.insert(
-            0,
-            "VOID: the noise was drawn from a known seed, so that anybody can subtract "
-            "it. What follows is assumed of runs with a secret seed.",
-        )
-    schema = f"Participation: {plan.participation.describe()}."
-    if sampler_checked:
-        enforced.append(schema + " The sampler's cohorts were checked against it.")
-    else:
-        assumed.append(schema + " No sampler was checked against it.")
+        assumed.insert(0, prose.paragraph("known_seed"))
+    schema = plan.participation.describe()
+    (enforced if sampler_checked else assumed).append(
+        prose.paragraph("participation", schema=schema, checked=sampler_checked)
+    )
     return {
         "run": dict(run or {}),
         "setting": words["setting"],
@@ -150,108 +138,7 @@ def _or_none(value: float) -> float | None:
 
 def markdown(content: Mapping[str, Any]) -> str:
     """Returns a report as a Markdown page."""
-    guarantee, plan = content["guarantee"], content["plan"]
-    lines = ["# Privacy report", ""]
-    lines += [f"- {key}: {value}" for key, value in content["run"].items()]
-    lines += ["", "## Guarantee", "", guarantee["statement"], ""]
-    figures = [
-        ("ρ (zCDP)", _figure(guarantee["rho"]), _figure(guarantee["rho_so_far"])),
-        (
-            f"ε at δ = {guarantee['delta']:g}",
-            _figure(guarantee["epsilon"]),
-            _figure(guarantee["epsilon_so_far"]),
-        ),
-    ]
-    planned, done = guarantee["rounds_planned"], guarantee["rounds_done"]
-    head = ("figure", f"whole plan of {planned} rounds", f"after {done} rounds")
-    known = 2 if done is None else 3
-    lines += _table(head[:known], [row[:known] for row in figures])
-    if done is None:
-        lines += [
-            "",
-            "This page was written while the run was under way: how many of the "
-            f"{planned} planned rounds are done is in the run's `ledger.jsonl`.",
-        ]
-    lines += ["", guarantee.get("so_far") or prose.paragraph("so_far")]
-    lines += ["", "ε of the whole plan by conversion:", ""]
-    conversions = content["accounting"]["epsilon_by_conversion"].items()
-    lines += _table(("conversion", "ε"), [(k, _figure(v)) for k, v in conversions])
-    lines += ["", "## What is protected", ""]
-    for key in ("setting", "unit", "adjacency", "released"):
-        lines.append(f"- {key.capitalize()}: {content[key]}.")
-    lines += ["", "## Mechanism and parameters", ""]
-    names = ("mechanism", "rounds", "clip_norm", "cohort_size", "noise_multiplier")
-    rows = [(name.replace("_", " "), _figure(plan[name])) for name in names]
-    kind = "exact" if plan["sensitivity_is_exact"] else "upper bound"
-    rows += [
-        (f"sensitivity ({kind})", _figure(plan["sensitivity"])),
-        ("noise stddev on the sum", _figure(plan["noise_stddev"])),
-    ]
-    for name, title in _OF_SOME_PLANS.items():
-        if name in plan:
-            rows.append((title, _figure(plan[name])))
-    lines += _table(("parameter", "value"), rows)
-    lines += ["", f"Accounting: {content['accounting']['method']}."]
-    lines += ["", "## Releases before training", "", *_releases(content)]
-    for key, title in (
-        ("enforced", "Enforced by the software"),
-        ("assumed", "Assumed"),
-        ("not_covered", "Not covered"),
-    ):
-        lines += ["", f"## {title}", "", *(f"- {item}" for item in content[key])]
-    scored_on = content.get("evaluation") or {
-        "statement": prose.paragraph("scored_on", shared=None)
-    }
-    lines += ["", "## Evaluation data", "", scored_on["statement"]]
-    lines += ["", "## Tuning", "", *_tuning(content.get("tuning", {}))]
-    if found := content.get("audit"):
-        lines += ["", "## Audit", "", *_audit(found)]
-    return "\n".join(lines) + "\n"
-
-
-def _releases(content: Mapping[str, Any]) -> list[str]:
-    """Returns the lines on what was released before training."""
-    found = [
-        f"- {release['name']}: ρ = {_figure(release['rho'])}, "
-        f"δ = {release['delta']:g}; {release['method']}. Counted in the figures above."
-        for release in content.get("releases", [])
-    ]
-    return found or ["None is counted in the figures above."]
-
-
-def _audit(found: Mapping[str, Any]) -> list[str]:
-    """Returns the lines on what an audit of the run has found."""
-    names = ("threat", "claimed", "estimate", "lower_bound")
-    rows = [tuple(_figure(row[name]) for name in names) for row in found["findings"]]
-    refuted = any(row["refutes_claim"] for row in found["findings"])
-    verdict = "The claim is REFUTED." if refuted else "The claim is not refuted."
-    head = ("released", "claimed ε", "estimate", "lower bound")
-    return [*_table(head, rows), "", f"{verdict} {found['paragraph']}"]
-
-
-def _tuning(searches: Mapping[str, Any]) -> list[str]:
-    """Returns the lines on the searches that have looked at the run."""
-    if not searches:
-        return ["No search that looked at this run is on record."]
-    return [
-        f"- {found['algorithm'].capitalize()} aggregation, recorded in `{name}`; runs "
-        f"looked at: {found['runs']}; points looked at: {found['points']}. "
-        f"{found['paragraph']}"
-        for name, found in searches.items()
-    ]
-
-
-def _figure(value: Json) -> str:
-    """Formats a figure; None stands for no bound."""
-    if value is None:
-        return "none"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a Markdown table."""
-    ruler = ["---"] * len(head)
-    return ["| " + " | ".join(row) + " |" for row in (head, ruler, *rows)]
+    return prose.page("page", **{"audit": None, **content})
 
 
 def write_report(folder: str | os.PathLike, plan: Plan, **details: Any) -> None:
