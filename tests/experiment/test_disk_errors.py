@@ -173,7 +173,7 @@ def test_full_at_one_write_after_another(disk, make_task, cache, tmp_path, capsy
     out, page = disk.path / "run", resource.getpagesize()
     needed = sum(1 + path.stat().st_size // page for path in whole.rglob("*"))
     # The first files one at a time; the arrays, which are alike, in larger steps.
-    sizes = [*range(1, 12), *range(12, 2 * needed, 12)]
+    sizes = [*range(1, 12), *range(12, 2 * needed + 24, 24)]
     places = set()
     for size in sizes:
         assert disk.mount("remount", f"size={size * page}")

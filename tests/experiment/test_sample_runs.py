@@ -125,13 +125,14 @@ def plan_of(task):
 
 
 def test_epsilon_finds_noise_or_steps():
-    by_steps = Tiny(config(rounds=0, noise_multiplier=2.0, epsilon=3.0))
+    # A small ε has a short grid.
+    by_steps = Tiny(config(rounds=0, noise_multiplier=8.0, epsilon=0.5))
     steps = by_steps.config.rounds
-    assert plan_of(by_steps).epsilon <= 3.0
-    longer = Tiny(config(rounds=steps + 1, noise_multiplier=2.0))
-    assert plan_of(longer).epsilon > 3.0
-    by_noise = Tiny(config(rounds=40, noise_multiplier=None, epsilon=3.0))
-    assert 2.97 < plan_of(by_noise).epsilon <= 3.0
+    assert plan_of(by_steps).epsilon <= 0.5
+    longer = Tiny(config(rounds=steps + 1, noise_multiplier=8.0))
+    assert plan_of(longer).epsilon > 0.5
+    by_noise = Tiny(config(rounds=10, noise_multiplier=None, epsilon=0.5))
+    assert 0.495 < plan_of(by_noise).epsilon <= 0.5
     with pytest.raises(ValueError, match="above claimed_epsilon=1"):
         plan_of(Tiny(config(epsilon=1.0)))
 

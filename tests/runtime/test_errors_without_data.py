@@ -1,6 +1,7 @@
 """An error tells whose part failed and where, and nothing of anybody's data."""
 
 import collections
+import functools
 import traceback
 
 import numpy as np
@@ -18,6 +19,7 @@ DATA = tff.SequenceType(
 )
 
 
+@functools.cache
 def process_of(use):
     """A process whose clients do `use(x, y)` with each element and send a number."""
 
