@@ -105,16 +105,15 @@ class PrepareOptions:
 
 def _table(store: TokenStore) -> str:
     """Returns the figures of a store as a table."""
+    from tff_agg.experiment.study import show
+
     columns = ("users", "questions", "answers", "sentences", "tokens")
-    lines = [f"{'split':8}" + "".join(f"{c:>12}" for c in (*columns, "OOV share"))]
+    rows = []
     for split in SPLITS:
-        row = store.summary[split]
-        lines.append(
-            f"{split:8}"
-            + "".join(f"{row[c]:>12,}" for c in columns)
-            + f"{row['oov_share']:>12.2%}"
-        )
-    return "\n".join(lines)
+        figures = store.summary[split]
+        counts = [f"{figures[column]:,}" for column in columns]
+        rows.append([split, *counts, f"{100 * figures['oov_share']:.2f}"])
+    return show.render(show.Table(["split", *columns, "OOV share %"], rows))
 
 
 def _about_people(store: TokenStore) -> str:

@@ -6,20 +6,23 @@ answers. Nothing is read into memory when a store is opened; the checksum of a p
 checked when the part is first used.
 """
 
-import dataclasses
 import functools
 import hashlib
-import json
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from stackoverflow.data.sources import SPLITS, TYPES
+from stackoverflow.data.store_files import (
+    Part,
+    open_part,
+    open_users,
+    open_vocabulary,
+)
 from stackoverflow.data.store_manifest import (
     USERS,
     VOCABULARY,
@@ -32,27 +35,8 @@ from stackoverflow.data.vocabulary import Vocabulary
 from stackoverflow.token_ids import PAD
 from tff_agg.privacy.releases import Release
 
-USER_COLUMNS = {
-    "name": (pa.string(),),
-    "split": (pa.int8(),),
-    **{n: (pa.int32(),) for n in ("part", "start", "questions", "answers")},
-}
-_PART_COLUMNS = {
-    "words": tuple(map(pa.list_, (pa.uint16(), pa.uint32()))),
-    "day": (pa.date32(),),
-}
-
 # Separate the random streams of the two things a store draws.
 _STREAM_ROWS, _STREAM_SAMPLE = 1, 2
-
-
-class _Part(NamedTuple):
-    """Views into one memory-mapped part."""
-
-    offsets: np.ndarray
-    words: np.ndarray
-    days: pa.Array
-    owner: object
 
 
 @functools.lru_cache(maxsize=65536)
@@ -68,17 +52,6 @@ def _generator(seed: int, key: int, stream: int, round_num: int) -> np.random.Ph
         key=np.array([seed & mask, key & mask], np.uint64),
         counter=np.array([0, 0, stream, round_num & mask], np.uint64),
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Users:
-    """The columns of the table of users, as arrays over user numbers."""
-
-    names: pa.Array
-    part: np.ndarray
-    start: np.ndarray
-    counts: np.ndarray  # [2, users]: questions, answers
-    ranges: Mapping[str, tuple[int, int]]
 
 
 class TokenStore:
@@ -101,8 +74,8 @@ class TokenStore:
         self._vocabulary = vocabulary
         # Besides the parts a store has two files.
         parts = len(manifest["files"]) - 2
-        self._users = _open_users(os.path.join(path, USERS), parts)
-        self._parts: dict[int, _Part] = {}
+        self._users = open_users(os.path.join(path, USERS), parts)
+        self._parts: dict[int, Part] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -141,7 +114,7 @@ class TokenStore:
                 )
             if verify or name in (VOCABULARY, USERS):
                 check_sha256(path, name, entry["sha256"])
-        return cls(path, manifest, _open_vocabulary(os.path.join(path, VOCABULARY)))
+        return cls(path, manifest, open_vocabulary(os.path.join(path, VOCABULARY)))
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split}={len(self.users(split))}" for split in SPLITS)
@@ -310,7 +283,7 @@ class TokenStore:
             return start, questions + answers
         return (start + questions, answers) if _type_index(type) else (start, questions)
 
-    def _part(self, part: int) -> _Part:
+    def _part(self, part: int) -> Part:
         """Returns a part, mapped and checked when it is first used."""
         opened = self._parts.get(part)
         if opened is not None:
@@ -323,7 +296,7 @@ class TokenStore:
                 ends = self._users.start[inside] + self._users.counts[:, inside].sum(
                     axis=0, dtype=np.int64
                 )
-                self._parts[part] = _open_part(
+                self._parts[part] = open_part(
                     os.path.join(self._path, name),
                     sentences=int(ends.max(initial=0)),
                     max_tokens=self.max_tokens,
@@ -354,40 +327,6 @@ def _type_index(type: str) -> int:
     return TYPES.index(type)
 
 
-def _map_batch(path: str, types: Mapping[str, tuple[pa.DataType, ...]]) -> Any:
-    """Memory-maps an Arrow file of one batch with these columns, and nothing missing.
-
-    Args:
-      path: The file.
-      types: Which types each column may have; `day` alone may have missing values.
-    """
-    try:
-        batch = pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
-        # Offsets that point elsewhere would end the process when they are followed.
-        batch.validate(full=True)
-        for name, allowed in types.items():
-            column = batch.column(name)
-            if column.type not in allowed:
-                raise ValueError(f"column {name!r} has the type {column.type}")
-            if name != "day" and column.null_count:
-                raise ValueError(f"column {name!r} has missing values")
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise TokenStoreError(f"{path}: damaged ({error})") from error
-    return batch
-
-
-def _open_vocabulary(path: str) -> Vocabulary:
-    """Reads the vocabulary."""
-    try:
-        with open(path, encoding="utf-8") as text:
-            words = json.load(text)
-        if not isinstance(words, list) or not all(type(w) is str for w in words):
-            raise ValueError("it is no list of words")
-        return Vocabulary(tuple(words))
-    except (ValueError, RecursionError) as error:
-        raise TokenStoreError(f"{path}: damaged ({error})") from error
-
-
 def _open_the_same(path: str, fingerprint: str) -> TokenStore:
     """Opens a store that must be the one of another process."""
     store = TokenStore.open(path)
@@ -397,61 +336,6 @@ def _open_the_same(path: str, fingerprint: str) -> TokenStore:
             f"{fingerprint[:16]} is expected; it is another store"
         )
     return store
-
-
-def _open_users(path: str, parts: int) -> _Users:
-    """Maps the table of users, who are in `parts` parts."""
-    batch = _map_batch(path, USER_COLUMNS)
-    column = {name: batch.column(name) for name in USER_COLUMNS}
-    split, part = column["split"].to_numpy(), column["part"].to_numpy()
-    places = [column[n].to_numpy() for n in ("start", "questions", "answers")]
-    if (
-        np.any(np.diff(split) < 0)
-        or any(np.any(numbers < 0) for numbers in places)
-        or not np.all((part >= 0) & (part < parts))
-        or not np.all((split >= 0) & (split < len(SPLITS)))
-    ):
-        raise TokenStoreError(f"{path}: damaged (users are where no user can be)")
-    bounds = np.searchsorted(split, np.arange(len(SPLITS) + 1))
-    return _Users(
-        names=column["name"],
-        part=part,
-        start=places[0],
-        counts=np.stack(places[1:]),
-        ranges={
-            name: (int(bounds[i]), int(bounds[i + 1])) for i, name in enumerate(SPLITS)
-        },
-    )
-
-
-def _open_part(path: str, sentences: int, max_tokens: int, num_ids: int) -> _Part:
-    """Maps a part without copying it.
-
-    Args:
-      path: The file.
-      sentences: How many its users have, at least.
-      max_tokens: How long a sentence may be.
-      num_ids: Above all ids.
-    """
-    batch = _map_batch(path, _PART_COLUMNS)
-    words = batch.column("words")
-    part = _Part(
-        offsets=words.offsets.to_numpy(),
-        words=words.values.to_numpy(),
-        days=batch.column("day"),
-        owner=batch,
-    )
-    if (
-        batch.num_rows < sentences
-        or np.diff(part.offsets).max(initial=0) > max_tokens
-        or words.values.null_count
-        or not part.words.min(initial=1) > PAD
-        or not part.words.max(initial=1) < num_ids
-    ):
-        raise TokenStoreError(
-            f"{path}: damaged (sentences are missing or too long, or words are none)"
-        )
-    return part
 
 
 def _sample(total: int, n: int, bits: np.random.Philox) -> np.ndarray:

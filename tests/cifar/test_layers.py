@@ -163,7 +163,7 @@ def test_a_kernel_has_one_use():
 def test_lanes_share_a_batch_and_keep_its_bits(monkeypatch):
     given, examples = weights(), batch(12)
     for cores in (1, 3):
-        monkeypatch.setattr(per_example, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(per_example, "usable_cores", lambda cores=cores: cores)
         add = LanedSum(model(loss), 0.3, 2)
         for count in (0, 1, 7, 12):
             first, again = (add(given, examples, count) for _ in range(2))
@@ -177,7 +177,7 @@ def test_lanes_share_a_batch_and_keep_its_bits(monkeypatch):
 
 
 def test_memory_is_shared_between_lanes_and_steps_agree(monkeypatch):
-    monkeypatch.setattr(per_example, "cores", lambda: 2)
+    monkeypatch.setattr(per_example, "usable_cores", lambda: 2)
     given, examples = weights(), batch(6)
     taken = layers.example_bytes(loss, given, examples)
     assert taken > 4 * (given["first"].size + examples[0][0].size)
