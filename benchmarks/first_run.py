@@ -16,7 +16,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks import populations
-from benchmarks.populations import DIGITS, LISTS, MADE_UP, PATIENTS, Population
+from benchmarks.populations import (
+    CLICKS,
+    DIGITS,
+    LARGE,
+    LISTS,
+    MADE_UP,
+    PATIENTS,
+    Population,
+)
 from tff_agg.experiment import commands
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.study.declare import Arm, Line, Settings, Study, known
@@ -29,8 +37,10 @@ from tff_agg.fields import described
 BEST: Mapping[str, Settings] = {
     LISTS: {"server_learning_rate": 20.0},
     DIGITS: {"server_learning_rate": 10.0, "client_learning_rate": 0.3},
+    CLICKS: {"rounds": 1000, "batch_size": 512},
     PATIENTS: {"server_learning_rate": 10.0 / 3, "client_learning_rate": 0.1},
 }
+EVERY = (LISTS, MADE_UP, DIGITS, PATIENTS, CLICKS, LARGE)
 DEFAULTS, BEST_KNOWN = "the defaults", "the best known"
 EPSILON = 8.0
 
@@ -41,12 +51,10 @@ class FirstRun(StudyOptions):
 
     out: str = described("results/first_run", "where data, scores and the table go")
     seeds: int = described(1, "seeds, from 0 on", at_least=1)
-    populations: tuple[str, ...] = described(
-        (LISTS, MADE_UP, DIGITS, PATIENTS),
-        "which populations",
-        (LISTS, MADE_UP, DIGITS, PATIENTS),
+    populations: tuple[str, ...] = described(EVERY, "which populations", EVERY)
+    data_dir: str = described(
+        "../shared/data", "folder with rlists/ and clicks/, if they are there"
     )
-    data_dir: str = described("../shared/data", "folder with rlists/, if it is there")
     rounds: int | None = described(
         None, "rounds, for a quick look; not given: as by default", at_least=1
     )
@@ -109,11 +117,13 @@ def run(options: FirstRun) -> int:
             for label in (DEFAULTS, BEST_KNOWN)
         ]
         share = _share(trivial, *(values.get(x) for x in (DEFAULTS, BEST_KNOWN)))
-        rows.append([name, metric.label, metric.show(trivial), *shown, share])
+        seeds = max(map(len, values.values()), default=0)
+        scores = [metric.show(trivial), *shown, share]
+        rows.append([name, metric.label, *scores, seeds])
     if options.dry_run:
         return 0
     header = ["population", "metric", "always the same", DEFAULTS, BEST_KNOWN]
-    table = show.Table([*header, "of the best's gain"], rows)
+    table = show.Table([*header, "of the best's gain", "seeds"], rows)
     print(show.render(table))
     if rows:
         show.save(table, pathlib.Path(options.out) / "first_run.md")

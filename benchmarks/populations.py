@@ -1,5 +1,6 @@
 """The populations that benchmarks train on, as far as they are at hand."""
 
+import os
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -7,16 +8,27 @@ from typing import Any, NamedTuple
 
 from examples.diabetes.task import Diabetes
 from examples.emnist.task import Emnist
+from pcvr.studies.table import PROXY
+from pcvr.task import Pcvr
 from stackoverflow.data import preparation
 from stackoverflow.task import StackOverflow
 from tff_agg.experiment.task import Task
 
-LISTS, MADE_UP, DIGITS, PATIENTS = (
+LISTS, LARGE, MADE_UP, DIGITS, PATIENTS, CLICKS = (
     "mailing lists",
+    "mailing lists (large model)",
     "made-up posts",
     "digits",
     "patients",
+    "clicks",
 )
+#: 510,000 parameters and more, where it knows a thousand words.
+_LARGE = {"embedding_size": 96, "lstm_size": 192}
+_FILES = {
+    LISTS: "rlists/rlists.parquet",
+    LARGE: "rlists/rlists.parquet",
+    CLICKS: "clicks/sessions.parquet",
+}
 
 
 class Population(NamedTuple):
@@ -46,15 +58,15 @@ def at_hand(names: tuple[str, ...], data_dir: str, folder: str) -> Iterator[Popu
       folder: Where what is prepared from them is kept.
     """
     for name in names:
-        if name == LISTS:
-            path = pathlib.Path(data_dir) / "rlists" / "rlists.parquet"
-            if not path.exists():
-                print(f"{name}: skipped, {path} is not there", file=sys.stderr)
-                continue
-            store = preparation.ensure_store(
-                "parquet", str(path), folder, vocab_size=1000
-            )
-            yield Population(name, StackOverflow, {"store": store})
+        path = str(pathlib.Path(data_dir) / _FILES.get(name, ""))
+        if not os.path.exists(path) and name in _FILES:
+            print(f"{name}: skipped, {path} is not there", file=sys.stderr)
+        elif name in (LISTS, LARGE):
+            store = preparation.ensure_store("parquet", path, folder, vocab_size=1000)
+            sizes = _LARGE if name == LARGE else {}
+            yield Population(name, StackOverflow, {"store": store, **sizes})
+        elif name == CLICKS:
+            yield Population(name, Pcvr, {"data": path, "data_note": PROXY})
         elif name == MADE_UP:
             store = preparation.ensure_store("synthetic", None, folder, users=4000)
             yield Population(name, StackOverflow, {"store": store})

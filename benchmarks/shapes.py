@@ -70,8 +70,8 @@ class Cost(NamedTuple):
 
 #: By population.
 COSTS: Mapping[str, Cost] = {
-    LISTS: Cost(20.0, 0.25, 0.15, {4: 4.0, 16: 14.8, 64: 31.4}),
-    MADE_UP: Cost(20.0, 0.25, 0.15, {4: 4.0, 16: 14.1, 64: 23.4}),
+    LISTS: Cost(10.0, 0.03, 0.1, {4: 4.0, 16: 14.8, 64: 31.4}),
+    MADE_UP: Cost(10.0, 0.02, 0.055, {4: 4.0, 16: 14.1, 64: 23.4}),
     DIGITS: Cost(20.0, 0.3, share=0.5),
 }
 #: The clients' rate of each, so that shapes alone differ.

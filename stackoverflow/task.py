@@ -81,6 +81,9 @@ class StackOverflow(task.UserTask):
     Config = StackOverflowConfig
     Data = StackOverflowData
     examples_field = "max_sentences"
+    model_sizes = tuple(
+        {"embedding_size": width, "lstm_size": 2 * width} for width in (24, 48, 96)
+    )
     metrics = (
         Metric("accuracy", is_share=True),
         Metric("accuracy_with_oov", is_share=True),
@@ -115,6 +118,14 @@ class StackOverflow(task.UserTask):
         # Users side by side are padded to the one with most tokens, not sentences.
         tokens = int(np.count_nonzero(rows))
         return task.Client(self.data.user_name(user), [rows], len(rows), tokens)
+
+    def heldout_clients(self, number: int) -> Sequence[task.Client]:
+        """Returns users of the split 'heldout', spread over it."""
+        everyone = self.data.users("heldout")
+        return [
+            self.client(int(user), "all", 0)
+            for user in everyone[:: max(1, len(everyone) // number)][:number]
+        ]
 
     def privacy_facts(self) -> task.PrivacyFacts:
         """The vocabulary was chosen with noise, or no guarantee covers it."""

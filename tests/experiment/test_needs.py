@@ -146,6 +146,7 @@ def test_the_binary_shows_it_and_leaves_no_folder(token_store, tmp_path):
     done = train_binary.run_forked(token_store, tmp_path / "run", "--dry_run")
     assert done.returncode == 0, done.stderr
     assert "ε at δ" in done.stdout and "rounds with too few users" in done.stdout
+    assert "--embedding_size=96 --lstm_size=192" in " ".join(done.stdout.split())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -140,8 +140,8 @@ def test_epsilon_finds_noise_or_steps():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rounds": 0}, "rounds and epsilon are not given"),
-        ({"noise_multiplier": None}, "noise_multiplier and epsilon are not given"),
+        ({"rounds": 0}, "rounds or epsilon is needed beside noise_mul"),
+        ({"noise_multiplier": None}, "epsilon or noise_multiplier"),
         ({"rounds": 0, "epsilon": 1.0, "pds": True}, "pds moves the batches"),
         (
             {"averager": "schedule_free", "momentum": 0.5, "step_from": "iterate"},

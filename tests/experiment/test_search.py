@@ -11,6 +11,7 @@ from examples.diabetes.task import Diabetes
 from tests import command_lines
 from tff_agg.experiment.commands import search
 from tff_agg.experiment.config import TrainConfig
+from tff_agg.experiment.run.run_folder import RunFolder
 
 START = {
     "clip_norm": 0.3, "server_learning_rate": 20.0, "client_learning_rate": 1.0
@@ -18,6 +19,7 @@ START = {
 FLAGS = (
     "--rounds=2", "--clients_per_round=3", "--doctors=12", "--patients=2",
     "--validation_examples=60", "--epsilon=8", "--delta=1e-3",
+    "--client_learning_rate=0.1",
 )  # fmt: skip
 
 
@@ -71,6 +73,40 @@ def test_it_finds_the_best_goes_on_and_says_what_it_has_cost(tmp_path, capsys):
     )
     for path in out.glob("runs/*/privacy_report.json"):
         assert json.loads(path.read_text())["tuning"]
+
+
+@pytest.mark.slow
+def test_halving_goes_on_with_the_best_under_the_noise_of_the_whole_plan(
+    tmp_path, capsys
+):
+    flags = (*FLAGS, "--rounds=8", "--evaluate_every=1", "--halving", "--runs=4")
+
+    def run():
+        command_lines.run(Diabetes, "search", *flags, f"--out={tmp_path}")
+        return capsys.readouterr().out
+
+    assert "2 of 4 candidates go on after 2 rounds" in run()
+    folders = [RunFolder(path) for path in tmp_path.glob("runs/*")]
+    done = {folder.path.name: folder.rounds_done for folder in folders}
+    assert sorted(done.values()) == [2, 2, 8, 8]
+    for folder in folders:
+        assert folder.report()["plan"]["rounds"] == 8
+    at_two = {
+        folder.path.name: folder.history.reported[2]["validation"]["aggregate"]
+        for folder in folders
+    }
+    losses = {name: found["all"]["loss"] for name, found in at_two.items()}
+    left = {name for name, rounds in done.items() if rounds == 8}
+    assert left == {*sorted(losses, key=losses.__getitem__)[:2]}
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/ledger.jsonl")}
+    run()
+    assert times == {p: p.stat().st_mtime_ns for p in times}, "something was trained"
+
+
+def test_halving_needs_a_validation_in_the_first_quarter():
+    config = TrainConfig(noise_multiplier=1.0, rounds=100, evaluate_every=50)
+    with pytest.raises(ValueError, match="evaluate_every=50; lower it"):
+        search.rung_of(config)
 
 
 def test_a_known_noise_seed_is_refused(tmp_path):

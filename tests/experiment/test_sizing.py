@@ -1,5 +1,6 @@
 """`train --minutes=` measures rounds and chooses the shape that fits the time."""
 
+import dataclasses
 import itertools
 import json
 
@@ -84,3 +85,21 @@ def test_train_takes_the_shape_and_a_run_that_is_there_keeps_its_own(
     command_lines.run(StackOverflow, "train", *given)
     assert (seen[1].rounds, seen[1].min_separation) == (30, 7)
     assert "10.0 ms" not in capsys.readouterr().out
+
+
+def test_sizes_of_the_model_are_compared_by_time_and_noise(private, monkeypatch):
+    monkeypatch.setattr(sizing.estimate, "time_rounds", lambda built, clock: (3.0, 2.0))
+    task = private.with_config(
+        dataclasses.replace(private.config, rounds=10, min_separation=5)
+    )
+    found = list(sizing.sizes(task))
+    assert [s.settings for s in found] == list(StackOverflow.model_sizes)
+    assert all((s.round, s.run) == (2.0, 21.0) for s in found)
+    parameters = [s.parameters for s in found]
+    assert parameters == sorted(parameters) and len(set(parameters)) == len(found)
+    # Noise grows as the root of the number of parameters.
+    for one, other in itertools.pairwise(found):
+        growth = (other.parameters / one.parameters) ** 0.5
+        assert other.ratio / one.ratio == pytest.approx(growth)
+    assert "--lstm_size=24" in found[0].line()[0]
+    assert found[-1]._replace(ratio=0.2).line()[-1] == "20 %: too much to learn"

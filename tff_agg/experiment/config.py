@@ -250,7 +250,7 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
     # Optimisers.
     batch_size: int = described(4, "examples in a client's step", at_least=1)
     local_epochs: int = described(1, "passes of a client over its examples", at_least=1)
-    client_learning_rate: float = described(1.0, "learning rate of the clients' SGD")
+    client_learning_rate: float = described(0.3, "learning rate of the clients' SGD")
     server_learning_rate: float | None = described(
         None,
         f"learning rate of the server; not given: {STEP:g} × (1 - server_momentum) × "

@@ -67,9 +67,19 @@ class KerasTask(RowsTask, UserTask):
 
     def client(self, user: int, group: str, round_number: int) -> Client:
         """Returns a user's features and labels."""
-        features, labels = self.examples_of(user, group)
-        arrays = [*tree.flatten(features), labels]
-        return Client(f"user {user}", arrays, len(labels))
+        return self._client(f"user {user}", *self.examples_of(user, group))
+
+    def _client(self, name: str, features: Structure, labels: np.ndarray) -> Client:
+        return Client(name, [*tree.flatten(features), labels], len(labels))
+
+    def heldout_clients(self, number: int) -> Sequence[Client]:
+        """Returns pieces of the held-out examples, of four batches each."""
+        size = 4 * self.config.batch_size
+        rows = self.flat_sample(self.fixed_sample("heldout", number * size))
+        order = np.random.default_rng(0).permutation(len(rows))
+        # What is over is left out, unless that is all.
+        pieces = [order[i * size :][:size] for i in range(max(1, len(rows) // size))]
+        return [self._client("a held-out piece", *rows.part(p)) for p in pieces]
 
     def dataset(self, client: Client) -> "tf.data.Dataset":
         """Returns a user's examples in batches."""

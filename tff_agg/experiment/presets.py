@@ -30,6 +30,7 @@ _PAPER: Mapping[str, object] = {
     "averager": "last",
     "clip_norm": 1.0,
     "server_learning_rate": 0.5,
+    "client_learning_rate": 1.0,
     "batch_size": 16,
     "rounds": 2000,
 }

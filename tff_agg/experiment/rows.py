@@ -110,7 +110,11 @@ class Rows:
         return len(self.labels)
 
     def __getitem__(self, part: slice) -> "Rows":
-        return Rows(_taken(self.features, part), self.labels[part])
+        return Rows(*self.part(part))
+
+    def part(self, chosen: slice | np.ndarray) -> Examples:
+        """Returns some of the features, and their labels."""
+        return _taken(self.features, chosen), self.labels[chosen]
 
 
 def _taken(features: Structure, part: slice | np.ndarray) -> Structure:

@@ -8,13 +8,17 @@ from tff_agg.experiment.config import RunConfig
 from tff_agg.fields import described
 from tff_agg.server import Schedule, schedules
 
+#: How many steps a run has where ε alone says how much noise it gets.
+ROUNDS = 1000
+
 
 @dataclasses.dataclass(frozen=True)
 class SampleConfig(RunConfig):
     """A run of DP-SGD: what every run has, and steps, batches and noise.
 
-    Two of `rounds`, `noise_multiplier` and `epsilon` are given; the third follows. With
-    all three, a run whose ε would be above the one given is refused.
+    Of `rounds`, `noise_multiplier` and `epsilon` two give the third; ε alone is enough
+    for `ROUNDS` steps. With all three, a run whose ε would be above the one given is
+    refused.
 
     Example:
       >>> config = SampleConfig(noise_multiplier=8.0, epsilon=1.0)
@@ -25,7 +29,9 @@ class SampleConfig(RunConfig):
     privacy_level: ClassVar[str] = "Example-level"
 
     rounds: int = described(
-        0, "training steps; 0: as many as keep epsilon with noise_multiplier"
+        0,
+        "training steps; 0: as many as keep epsilon with noise_multiplier, and "
+        f"{ROUNDS} where that is not given",
     )
     batch_size: int = described(
         4096, "expected size of a batch, which Poisson sampling draws", at_least=1
@@ -53,22 +59,21 @@ class SampleConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_schedule_free("momentum")
-        given = {
-            "rounds": self.rounds,
-            "noise_multiplier": self.noise_multiplier is not None,
-            "epsilon": self.epsilon,
-        }
-        missing = [name for name, is_given in given.items() if not is_given]
-        if len(missing) > 1:
-            raise ValueError(
-                "two of rounds, noise_multiplier (0 is no privacy) and epsilon are "
-                f"needed; {' and '.join(missing)} are not given"
-            )
-        if not self.rounds and (self.pds or not self.noise_multiplier):
-            reason = (
-                "noise_multiplier is 0" if not self.pds else "pds moves the batches"
-            )
-            raise ValueError(f"rounds must be given where {reason}; it is 0")
+        if self.noise_multiplier is None:
+            if self.epsilon is None:
+                raise ValueError(
+                    "epsilon or noise_multiplier (0 is no privacy) is needed; neither "
+                    "is given"
+                )
+        elif not self.rounds:
+            if self.epsilon is None:
+                raise ValueError(
+                    "rounds or epsilon is needed beside noise_multiplier="
+                    f"{self.noise_multiplier:g}; neither is given"
+                )
+            if self.pds or not self.noise_multiplier:
+                reason = "pds moves the batches" if self.pds else "there is no noise"
+                raise ValueError(f"rounds must be given where {reason}; it is 0")
 
     @property
     def rate(self) -> float | Schedule:
@@ -86,9 +91,11 @@ class SampleConfig(RunConfig):
         """Returns the configuration with its number of steps, for so many examples."""
         if self.rounds:
             return self
+        if self.noise_multiplier is None:
+            return dataclasses.replace(self, rounds=ROUNDS)
         plan = privacy.Plan.rounds_for_epsilon(
             self.epsilon or 0.0,
-            noise_multiplier=self.noise_multiplier or 0.0,
+            noise_multiplier=self.noise_multiplier,
             cohort_size=self.batch_size,
             mechanism=noise.identity(),
             participation=privacy.PoissonSampling.of(self.batch_size, population_size),

@@ -356,9 +356,12 @@ class UserTask(Task):
     Class attributes:
       examples_field: The field of `Config` that limits how many examples a user brings
         to a round; empty where there is none.
+      model_sizes: Settings of models from small to large, which `train --dry_run`
+        compares; none where a task does not say.
     """
 
     examples_field: ClassVar[str] = ""
+    model_sizes: ClassVar[Sequence[Mapping[str, Any]]] = ()
 
     def __init__(self, config: RunConfig, data: Any = None):
         """Finds what of the configuration follows from the users."""
@@ -392,6 +395,17 @@ class UserTask(Task):
     @abc.abstractmethod
     def dataset(self, client: Client) -> "tf.data.Dataset":
         """Returns a client's data as the model trains on them; imports TensorFlow."""
+
+    def heldout_clients(self, number: int) -> Sequence[Client]:
+        """Returns clients with held-out data, on whom `train --dry_run` tries rates.
+
+        Nobody, where a task says nothing.
+
+        Args:
+          number: How many, at most.
+        """
+        del number
+        return ()
 
     def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
         """Returns the data of users who train side by side; imports TensorFlow."""

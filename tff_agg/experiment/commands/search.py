@@ -15,7 +15,7 @@ the training afterwards, it costs those who do nothing.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -57,6 +57,11 @@ class SearchOptions(StudyOptions):
     minutes: float | None = described(
         None, "instead: as many as two measured rounds say that fit into this time"
     )
+    halving: bool = described(
+        False,
+        "stop two of three candidates after a quarter of their rounds; all have the "
+        "noise of the whole plan",
+    )
 
 
 def candidates(start: Mapping[str, float], number: int) -> Iterator[Settings]:
@@ -91,10 +96,18 @@ def start_of(task: Task) -> dict[str, float]:
     return found
 
 
-def declare(task: Task, options: SearchOptions) -> Study:
-    """Returns the search as a study: one arm, whose grid are the candidates."""
+def declare(
+    task: Task, options: SearchOptions, grid: Sequence[Settings] | None = None
+) -> Study:
+    """Returns the search as a study: one arm, whose grid are the candidates.
+
+    Args:
+      task: The task.
+      options: What is asked for.
+      grid: Those that are left of the candidates, if not all.
+    """
     config = task.config
-    grid = tuple(candidates(start_of(task), options.runs))
+    grid = tuple(grid or candidates(start_of(task), options.runs))
     return Study(
         type(task),
         (Line(_ROW, _LINE, Arm(_LINE, config, grid), BROADCAST),),
@@ -103,6 +116,52 @@ def declare(task: Task, options: SearchOptions) -> Study:
         examples={"heldout": config.validation_examples},
         final=None,
     )
+
+
+def rung_of(config: RunConfig) -> int:
+    """Returns after how many rounds candidates are compared: a quarter, validated.
+
+    Example:
+      >>> rung_of(TrainConfig(epsilon=8.0, rounds=1000, evaluate_every=50))
+      250
+    """
+    every = config.evaluate_every
+    rung = config.rounds // 4 // every * every
+    if not rung:
+        raise ValueError(
+            f"halving compares candidates after a quarter of {config.rounds} rounds, "
+            f"and the first validation is after evaluate_every={every}; lower it"
+        )
+    return rung
+
+
+def left_of(task: Task, options: SearchOptions) -> list[Settings]:
+    """Trains all candidates for a quarter of their rounds; returns the best third.
+
+    A run of a quarter of the rounds would have less noise than the first quarter of a
+    whole run. So whole runs are begun, with the noise of their plan, and stopped: those
+    that are left go on from where they stand.
+    """
+    from tff_agg.experiment.study import search
+
+    rung = rung_of(task.config)
+    study = dataclasses.replace(
+        declare(task, options), train=saved(until=rung), rounds=lambda config: (rung,)
+    )
+    if options.report_only:
+        found = search.results(study, options.out)
+    else:
+        found = search.perform(study, options.out, processes=options.processes,
+                               address=options.address,
+                               cpus_per_job=options.cpus_per_job)  # fmt: skip
+    metric, (line,) = task.metric, study.lines
+    by_value = sorted(
+        found.candidates(line),
+        key=lambda candidate: fmean(candidate[2]),
+        reverse=metric.higher_is_better,
+    )
+    # Of one alone a study would ask nothing.
+    return [settings for settings, _, _ in by_value[: max(2, -(-len(by_value) // 3))]]
 
 
 def runs_in(task: Task, options: SearchOptions) -> int:
@@ -114,6 +173,9 @@ def runs_in(task: Task, options: SearchOptions) -> int:
     seconds = estimate.estimate(
         task, str(pathlib.Path(options.out) / "dry_run")
     ).seconds
+    if options.halving:
+        # All of them a quarter, and a third of them the rest.
+        seconds *= 0.5
     fitting = 60 * options.minutes * options.processes / (seconds * options.seeds)
     return int(min(max(2, fitting), _MOST_RUNS))
 
@@ -214,8 +276,18 @@ def search(
         runs = runs_in(task, options)
         options = dataclasses.replace(options, runs=runs, minutes=None)
         print(f"{runs} candidates fit into the time.", flush=True)
+    grid = None
+    if options.halving and not options.dry_run:
+        grid = left_of(task, options)
+        print(
+            f"{len(grid)} of {options.runs} candidates go on after "
+            f"{rung_of(task.config)} rounds.",
+            flush=True,
+        )
     return study.run(
-        functools.partial(declare, task), functools.partial(report, task), options
+        functools.partial(declare, task, grid=grid),
+        functools.partial(report, task),
+        options,
     )
 
 

@@ -36,7 +36,9 @@ class TrainOptions:
 
     out: str = described("", "the run's folder")
     dry_run: bool = described(
-        False, "show plan, users, disk and time, and write nothing to --out"
+        False,
+        "show plan, users, disk and time, try clients' rates on held-out data, measure "
+        "models of other sizes; write nothing to --out",
     )
     minutes: float | None = described(
         None,
@@ -63,10 +65,34 @@ def _dry_run(task: Task, out: str) -> int:
 
     found = estimate.estimate(task, out, on_plan=tell)
     print(show.render(show.Table(["dry run", ""], found.lines())))
+    if not found.done:
+        _propose(task)
     if not found.disk.fits:
         print(f"The disk of {out} has too little room.")
         return 1
     return 0
+
+
+def _propose(task: Task) -> None:
+    """Shows clients' rates and sizes of the model to choose from."""
+    from tff_agg.experiment import terminal
+    from tff_agg.experiment.run import client_rate, sizing
+    from tff_agg.experiment.study import show
+
+    if not isinstance(task, UserTask):
+        return
+    if tried := client_rate.tried(task):
+        rows = [[f"{rate:g}", f"{change:+.3f}"] for rate, change in tried]
+        header = ["client_learning_rate", "change of held-out clients' own loss"]
+        print("\n" + show.render(show.Table(header, rows)))
+        terminal.print_wrapped([
+            f"Their local steps like --client_learning_rate="
+            f"{client_rate.proposed(tried):g} best; this run has "
+            f"{task.config.client_learning_rate:g}."
+        ])  # fmt: skip
+    if sizes := [size.line() for size in sizing.sizes(task)]:
+        header = ["model", "parameters", "a round", "all rounds", "noise / signal"]
+        print("\n" + show.render(show.Table(header, sizes)))
 
 
 def _sized(task: Task, out: str, minutes: float) -> Task:

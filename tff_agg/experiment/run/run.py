@@ -25,6 +25,7 @@ def run(
     observer: Observer | None = None,
     *,
     compiled: Compiled | None = None,
+    until: int | None = None,
 ) -> Outcome:
     """Trains to the end, from wherever the folder stands; does nothing if it is done.
 
@@ -35,6 +36,7 @@ def run(
       out: The run's folder; made where it does not exist.
       observer: Receives how it goes.
       compiled: Where runs of one process share what was compiled.
+      until: Stops after so many rounds of the plan, untested; another call goes on.
 
     Returns:
       The scores on the test sample (none if `test_examples` is 0, which leaves the test
@@ -53,10 +55,13 @@ def run(
     with contextlib.ExitStack() as stack:
         if compiled is None:
             compiled = stack.enter_context(Compiled())
-        return _run(build(task, compiled), pathlib.Path(out), observer)
+        rounds = min(until or task.config.rounds, task.config.rounds)
+        return _run(build(task, compiled), pathlib.Path(out), observer, rounds)
 
 
-def _run(built: Build[Any], out: pathlib.Path, observer: Observer) -> Outcome:
+def _run(
+    built: Build[Any], out: pathlib.Path, observer: Observer, rounds: int
+) -> Outcome:
     """Checks everything, and then trains what is left."""
     task, config = built.task, built.task.config
     members, plan = built.sampler, built.plan
@@ -76,7 +81,7 @@ def _run(built: Build[Any], out: pathlib.Path, observer: Observer) -> Outcome:
         observer.on_disk(needs.disk(built, folder.path))
         whole = _identity(built)
         with folder.claim(built, whole.facts(process)):
-            return _train(built, folder, whole, recorder)
+            return _train(built, folder, whole, recorder, rounds)
 
 
 def told(task: Task, plan: privacy.Plan) -> list[str]:
@@ -96,11 +101,11 @@ def _train(
     folder: RunFolder,
     whole: identity.Identity,
     recorder: recording.Recorder,
+    rounds: int,
 ) -> Outcome:
     """Runs the rounds that are left, then the test if one is wanted."""
     task, process = built.task, built.process
     packages = ("tff_agg", "pds", task.package)
-    rounds = task.config.rounds
     loop.train(
         process,
         identity=whole,
@@ -114,6 +119,8 @@ def _train(
         on_start=recorder.start,
         on_round=recorder.record,
     )
+    if rounds < task.config.rounds:
+        return recorder.ended()
     iterate, aggregate = (folder.store.load(rounds, name) for name in series.NAMES)
     return recorder.end(iterate, aggregate)
 

@@ -1,4 +1,4 @@
-"""Chooses the shape of a run for the time that there is: `train --minutes=`.
+"""Chooses the shape of a run for the time that there is, and compares model sizes.
 
 More of a user's own examples in a round cost time and no privacy; more users in a
 round and more rounds leave less noise for what the updates can move the model. A round
@@ -9,7 +9,7 @@ fits.
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tff_agg.experiment.build import Compiled, build
@@ -17,7 +17,8 @@ from tff_agg.experiment.config import TrainConfig
 from tff_agg.experiment.run import estimate
 from tff_agg.experiment.task import Task, UserTask
 from tff_agg.noise import cache
-from tff_agg.privacy import shapes
+from tff_agg.privacy import shapes, signal
+from tff_agg.privacy.signal import Signal
 
 #: How many examples a user may bring, where a task can choose.
 EXAMPLES = (4, 16, 64)
@@ -101,6 +102,58 @@ def choose(
     best = shapes.recommend(list(timed), 60 * SHARE * minutes)
     settings, seconds = timed[best]
     return Choice(best, best.settings | settings, seconds)
+
+
+class Size(NamedTuple):
+    """A size of the model, and what it costs.
+
+    Attributes:
+      settings: The fields of the configuration that decide it.
+      parameters: How many the model then has.
+      round: Seconds, as measured.
+      run: Seconds for all rounds.
+      ratio: Noise over signal, see `tff_agg.privacy.Signal`.
+    """
+
+    settings: Mapping[str, Any]
+    parameters: int
+    round: float
+    run: float
+    ratio: float
+
+    def line(self) -> list[str]:
+        """Returns it as a row of a table."""
+        flags = " ".join(f"--{name}={value}" for name, value in self.settings.items())
+        said = f"{100 * self.ratio:.2g} %"
+        if self.ratio > signal.HOPELESS:
+            said += ": too much to learn"
+        return [
+            flags, f"{self.parameters:,}", f"{self.round:.2f} s",
+            estimate.duration(self.run), said,
+        ]  # fmt: skip
+
+
+def sizes(task: Task, clock: Callable[[], float] = time.monotonic) -> Iterator[Size]:
+    """Measures two rounds of each size of the model that a task names.
+
+    Like all measured rounds they are thrown away; no model is judged.
+
+    Args:
+      task: The task.
+      clock: Returns seconds.
+    """
+    for settings in task.model_sizes if isinstance(task, UserTask) else ():
+        sized = task.with_config(dataclasses.replace(task.config, **settings))
+        with Compiled() as compiled:
+            built = build(sized, compiled)
+            with built.running():
+                first, later = estimate.time_rounds(built, clock)
+        rounds = built.plan.rounds
+        found = Signal.of(built.plan, sized.num_parameters)
+        yield Size(
+            settings, sized.num_parameters, later, first + (rounds - 1) * later,
+            found.ratio,
+        )  # fmt: skip
 
 
 def _options(

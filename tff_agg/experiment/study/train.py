@@ -42,13 +42,14 @@ OUTPUT_BYTES = 1 << 30
 _WINDOW_BYTES = 8 << 30
 
 
-def saved(memory_budget: int = OUTPUT_BYTES) -> Train:
+def saved(memory_budget: int = OUTPUT_BYTES, until: int | None = None) -> Train:
     """Runs in folders `runs/{digest of settings and seed}`, which resume.
 
     Args:
       memory_budget: In bytes, for the outputs that OPA and OMV combine.
+      until: Runs stop after so many rounds of their plan; they can go on.
     """
-    return _Saved(memory_budget)
+    return _Saved(memory_budget, until)
 
 
 def in_memory(
@@ -111,6 +112,7 @@ class _Saved(_InFolders):
     """See `saved`."""
 
     memory_budget: int
+    until: int | None = None
 
     def folder(self, trial: Trial, place: Place) -> pathlib.Path:
         """Returns the run's folder."""
@@ -120,8 +122,12 @@ class _Saved(_InFolders):
         """Names a run that is done by what it has released."""
         folder, task = self.folder(trial, place), place.task(trial)
         history = RunFolder(folder).history
-        if history is None or task.config.rounds not in history.reported:
+        last = self.until or task.config.rounds
+        if history is None or last not in history.reported:
             return None
+        if self.until:
+            # Its newest weights may be later ones.
+            return digest(run_folder.identifying(task), {"until": last})
         return digest(run_folder.identifying(task), _newest_weights(folder))
 
     def opened(self, trial: Trial, place: Place) -> Run:
@@ -129,7 +135,9 @@ class _Saved(_InFolders):
         from tff_agg.experiment.run import run as training
 
         task, folder = place.task(trial), self.folder(trial, place)
-        training.run(task, folder, _Telling(trial), compiled=place.shared)
+        training.run(
+            task, folder, _Telling(trial), compiled=place.shared, until=self.until
+        )
         return Run(RunFolder(folder), task)
 
 
