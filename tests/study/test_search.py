@@ -7,6 +7,7 @@ import math
 import pytest
 
 from tests.study.tiny_studies import Line, Told, arm, study, use
+from tff_agg.experiment.study import search
 from tff_agg.experiment.study.declare import (
     BROADCAST,
     TrialsFailedError,
@@ -340,6 +341,22 @@ def test_progress_is_told_stage_by_stage(tmp_path):
         *(("search", done, 2) for done in range(3)),
         *(("test", done, 2) for done in range(3)),
     ]
+
+
+def test_the_stages_of_a_study_have_the_same_processes(tmp_path, monkeypatch):
+    """Each would import TensorFlow and compile anew."""
+    started = []
+
+    class Counted(search.Processes):
+        def __init__(self, *given):
+            started.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(search, "Processes", Counted)
+    train = Told(by_rate({1.0: 0.2, 2.0: 0.4}))
+    perform(study(Line("row", "last", arm("a", 1.0, 2.0)), train=train), tmp_path)
+    assert {question.split for _, question in train.asked} == {"heldout", "test"}
+    assert len(started) == 1
 
 
 def test_runs_side_by_side_are_told_in_rounds_and_find_the_same(tmp_path):

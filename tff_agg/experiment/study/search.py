@@ -10,8 +10,7 @@ import functools
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 
 from tff_agg import fields
 from tff_agg.experiment.build import Compiled
@@ -32,7 +31,7 @@ from tff_agg.experiment.study.scores import Scores
 from tff_agg.experiment.study.standing import Standing
 from tff_agg.experiment.task import Task
 from tff_agg.recycling.methods import Method, Progress
-from tff_agg.runtime.spread import spread
+from tff_agg.runtime.spread import Ended, OnReport, Processes, spread
 
 _Jobs = tuple[Job, ...]
 
@@ -68,9 +67,13 @@ def perform(
     """
     if address is not None:
         study, out = _anywhere(study), os.path.abspath(out)
-    with _sharing() as shared, progress.telling(on_progress):
+    with (
+        _sharing() as shared,
+        progress.telling(on_progress),
+        contextlib.ExitStack() as stack,
+    ):
         standing = Standing(study, out, shared)
-        crew = _Crew(processes, address, cpus_per_job)
+        crew = _Crew(study, processes, address, cpus_per_job, stack)
         work = functools.partial(_work, standing, crew)
         while asked := _open(standing, (decided := choices(standing)).asked):
             work("search", asked, searching=True)
@@ -114,17 +117,49 @@ def _open(standing: Standing, asked: Asked) -> Asked:
     ]
 
 
-class _Crew(NamedTuple):
-    """Where jobs run, see `perform`."""
+@dataclasses.dataclass
+class _Crew:
+    """Where jobs run, see `perform`.
 
+    Processes stay for all stages: TensorFlow is imported once in each, and what is
+    compiled serves later stages, too.
+    """
+
+    study: Study
     processes: int
     address: str | None
     cpus_per_job: float
+    stack: contextlib.ExitStack
+    _started: Processes | None = None
 
-    @property
-    def here(self) -> bool:
-        """Whether that is this process."""
-        return self.processes == 1 and self.address is None
+    def spread(
+        self,
+        function: Callable[[_Jobs], None],
+        items: Sequence[_Jobs],
+        on_report: OnReport | None,
+    ) -> Generator[Ended, None, None]:
+        """Calls a function with each item, as the function `spread` does."""
+        here = self.processes == 1 and self.address is None
+        trials = (job.trial for jobs in items for job in jobs)
+        prepare = set_up(trials, side_by_side=not here)
+        if self.address is not None:
+            return spread(
+                function,
+                items,
+                processes=self.processes,
+                address=self.address,
+                cpus_per_job=self.cpus_per_job,
+                set_up=prepare,
+            )
+        if self._started is None:
+            if here:
+                prepare()
+            started = Processes(self.processes, None if here else prepare)
+            self._started = self.stack.enter_context(started)
+        near = self.study.near
+        return self._started.spread(
+            function, items, lambda item: near(item[0].trial), on_report
+        )
 
 
 def _work(
@@ -145,20 +180,8 @@ def _work(
         progress.tell(stage, done, total)
     items = _items(study, jobs)
     errors: dict[Trial, Exception] = {}
-    prepare = set_up((job.trial for job in jobs), side_by_side=not crew.here)
-    if crew.here:
-        prepare()
     job = functools.partial(_score, study.train, study.task, standing.out)
-    ended_jobs = spread(
-        job,
-        items,
-        processes=crew.processes,
-        address=crew.address,
-        cpus_per_job=crew.cpus_per_job,
-        near=lambda item: study.near(item[0].trial),
-        set_up=None if crew.here else prepare,
-        on_report=None if rounds is None else rounds.on_report,
-    )
+    ended_jobs = crew.spread(job, items, None if rounds is None else rounds.on_report)
     with contextlib.closing(ended_jobs):
         for ended in ended_jobs:
             trials = [job.trial for job in items[ended.position]]
