@@ -45,8 +45,8 @@ def as_users(rows):
 
 @pytest.mark.parametrize(
     ("batch_size", "epochs", "scale"),
-    [(16, 1, 1.0), (3, 1, 1.0), (2, 2, 1.0), (16, 1, 40.0)],
-    ids=["one step", "several steps", "several epochs", "large logits"],
+    [(16, 1, 1.0), (2, 2, 1.0), (16, 1, 40.0)],
+    ids=["one step", "several steps and epochs", "large logits"],
 )
 def test_updates_and_metrics_are_those_of_users_one_by_one(batch_size, epochs, scale):
     users, weights = rows_of(), weights_at(scale)

@@ -71,8 +71,9 @@ def summed(model, weights, batch, clip_norm, micro):
     return run(weights, padded, count)
 
 
-@pytest.mark.parametrize("micro", [1, 4, 32])
-@pytest.mark.parametrize("count", [0, 1, 13])
+@pytest.mark.parametrize(
+    ("micro", "count"), [(1, 13), (4, 0), (4, 13), (32, 1), (32, 13)]
+)
 def test_clipped_gradients_are_those_of_a_loop(micro, count):
     weights, batch = network_weights(), examples(count)
     clip_norm = 1.7
