@@ -201,7 +201,7 @@ def test_the_command_searches_tests_and_shows_the_figures_that_it_showed(
     monkeypatch.setattr(fair, "GRIDS", {"18.9": ((0.3, 2.0), (1.0, 0.5))})
     given = fair.Fair(
         scale="tiny", seeds=2, store=token_store, out=str(tmp_path),
-        epsilons=("18.9",), shift=True, arms=("baseline", "UTA_tr"),
+        epsilons=("18.9",), shift=True, arms=("baseline",),
         # In processes that set TensorFlow up: more threads give other last digits.
         processes=2,
     )  # fmt: skip
