@@ -246,13 +246,14 @@ def write_clients(task: Any, path: pathlib.Path) -> None:
 
 def _one(options: Options, folder: pathlib.Path) -> None:
     """Runs one model in this process; prints JSON."""
-    from stackoverflow.data import preparation
-    from stackoverflow.task import StackOverflow
     from tff_agg import runtime
 
+    # As the driver does, before anything imports TensorFlow.
+    runtime.set_up_tensorflow()
+    from stackoverflow.data import preparation
+    from stackoverflow.task import StackOverflow
+
     model = options.one
-    runtime.configure_threads()
-    runtime.keep_memory()
     store = preparation.ensure_store(
         "synthetic", None, folder.parent, users=options.users, words=_WORDS, workers=1
     )

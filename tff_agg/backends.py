@@ -86,9 +86,6 @@ class Backend(Protocol):
     def is_finite(self, x: Array) -> Array:
         """Returns where an array is neither infinite nor NaN."""
 
-    def sum_squares(self, x: Array) -> Array:
-        """Returns the sum of the squares, in one pass."""
-
     def cond(
         self,
         predicate: Scalar,
@@ -146,10 +143,6 @@ class Numpy:
 
     def bitcast(self, words, dtype):
         return words.view(dtype)
-
-    def sum_squares(self, x):
-        flat = np.ravel(x)
-        return np.dot(flat, flat)
 
     def cond(self, predicate, if_true, if_false):
         return if_true() if predicate else if_false()
@@ -215,10 +208,6 @@ class TensorFlow:
         convert = self._tf.convert_to_tensor
         return convert(a, dtype), convert(b, dtype)
 
-    def sum_squares(self, x):
-        # Without a squared copy.
-        return 2 * self._tf.nn.l2_loss(x)
-
     def cond(self, predicate, if_true, if_false):
         return self._tf.cond(predicate, if_true, if_false)
 
@@ -269,9 +258,6 @@ class Jax:
 
     def bitcast(self, words, dtype):
         return self._jax.lax.bitcast_convert_type(words, dtype).reshape(-1)
-
-    def sum_squares(self, x):
-        return self._jnp.vdot(x, x)
 
     def while_loop(self, condition, body, carry):
         return self._jax.lax.while_loop(

@@ -9,12 +9,14 @@ import textwrap
 ROOT = pathlib.Path(__file__).parents[2]
 REPORT = """
 def report():
+    import sys
     import tensorflow as tf
     from tff_agg.runtime.compile import private_api
     threading = tf.config.threading
     print(private_api.onednn_is_on(),
           threading.get_intra_op_parallelism_threads(),
-          threading.get_inter_op_parallelism_threads())
+          threading.get_inter_op_parallelism_threads(),
+          1000 * sys.getswitchinterval())
 """
 
 
@@ -42,7 +44,7 @@ def test_a_script_that_calls_it_first_gets_all_of_it_in_silence():
         report()
         """
     )
-    assert out == ["()", "True 1 3"]
+    assert out == ["()", "True 1 3 0.5"]
     assert shown == ""
 
 
@@ -53,7 +55,7 @@ def test_binaries_make_the_same_call():
         commands.run("program", "", commands.Command(report), [])
         """
     )
-    assert out == [f"True 1 {len(os.sched_getaffinity(0))}"]
+    assert out == [f"True 1 {len(os.sched_getaffinity(0))} 0.5"]
 
 
 def test_what_comes_too_late_is_returned_and_what_the_environment_wants_is_kept():
@@ -80,8 +82,8 @@ def test_what_comes_too_late_is_returned_and_what_the_environment_wants_is_kept(
     )
     assert out == [
         "()",
-        "False 1 2",
-        "False 0 0",
+        "False 1 2 0.5",
+        "False 0 0 5.0",
         "oneDNN stays off",
         "TensorFlow keeps the sizes of its thread pools",
     ]

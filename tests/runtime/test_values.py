@@ -64,9 +64,14 @@ def numbers(leaves):
     return [leaf.numpy().tolist() for leaf in leaves]
 
 
+def learnt(value, type_spec):
+    return values.Packing(type_spec).flatten(value)
+
+
+@pytest.mark.parametrize("flatten", [values.flatten, learnt])
 @pytest.mark.parametrize("name", VALUES)
-def test_every_form_of_a_value_gives_the_same_leaves(name):
-    first, *others = (values.flatten(value, TYPES[name]) for value in VALUES[name])
+def test_every_form_of_a_value_gives_the_same_leaves(name, flatten):
+    first, *others = (flatten(value, TYPES[name]) for value in VALUES[name])
     kinds = [spec.dtype for spec in graphs.specs_of(TYPES[name])]
     assert [leaf.dtype for leaf in first] == kinds
     if name == "unknown size":
@@ -96,14 +101,35 @@ def test_every_form_of_a_value_gives_the_same_leaves(name):
 )
 def test_leaves_are_packed_into_the_containers_that_the_type_names(name, expected):
     leaves = numbers(values.flatten(VALUES[name][0], TYPES[name]))
-    packed = values.unflatten(leaves, TYPES[name])
-    assert type(packed) is type(expected)
-    assert packed == expected
+    for packed in (
+        values.unflatten(leaves, TYPES[name]),
+        values.Packing(TYPES[name]).unflatten(leaves),
+    ):
+        assert type(packed) is type(expected)
+        assert packed == expected
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_was_packed_is_flattened_to_the_very_same_tensors(name, monkeypatch):
+    leaves = values.flatten(VALUES[name][0], TYPES[name])
+    packing = values.Packing(TYPES[name])
+    packed = packing.unflatten(leaves)
+    if leaves and name != "unknown size":
+        # Not by the long way.
+        monkeypatch.setattr(values, "flatten", None)
+    for one, other in zip(packing.flatten(packed), leaves, strict=True):
+        assert one is other
 
 
 def test_tensors_that_fit_go_through_untouched():
     (leaf,) = values.flatten(N, TYPES["scalar"])
     assert leaf is N
+
+
+def test_leaves_of_a_type_without_python_containers_are_packed_all_the_same():
+    bare = tff.StructType([("a", tff.StructType([np.int32])), ("b", np.float32)])
+    both = values.unflatten([3, 1.0], bare), values.Packing(bare).unflatten([3, 1.0])
+    assert both[0] == both[1]
 
 
 def test_datasets_become_variants_and_sequences_become_lists():

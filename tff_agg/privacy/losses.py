@@ -6,7 +6,7 @@ the noise multiplier alone. Sampled steps and releases of other kinds stand besi
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -209,8 +209,3 @@ def delta_warning(delta: float, population: int, unit: str = "users") -> str | N
         f"such a guarantee would permit publishing the data of one of them; choose a "
         f"delta well below {1 / population:.2g}"
     )
-
-
-def finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Returns figures as JSON has them: None stands for infinity."""
-    return {key: checks.finite(value) for key, value in values.items()}

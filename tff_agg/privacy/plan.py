@@ -18,7 +18,7 @@ from tff_agg.privacy import losses
 from tff_agg.privacy.accounting import Accounting, accounting_of
 from tff_agg.privacy.losses import Loss
 from tff_agg.privacy.participation import AtMostOnce, Participation, Sampling
-from tff_agg.privacy.releases import Release, delta_left, names_of
+from tff_agg.privacy.releases import Release, delta_left
 from tff_agg.privacy.sensitivity import Sensitivity
 
 NO_NOISE = "none: no noise is added"
@@ -156,9 +156,10 @@ class Plan:
         kind, left, spent = plan.accounting, plan._delta_left, plan._spent_before
         search = kind.noise_for if sought == "noise_multiplier" else kind.rounds_for
         if spent.epsilon(left) >= epsilon:
+            names = ", ".join(release.name for release in plan.releases)
             raise ValueError(
                 f"epsilon={epsilon:g} at delta={plan.delta:g}: of its rho, "
-                f"{names_of(plan.releases)} spent {spent.rho:.4g}: nothing is left for "
+                f"{names} spent {spent.rho:.4g}: nothing is left for "
                 "training; ask for a larger epsilon"
             )
         found = search(plan, epsilon, left, spent)

@@ -2,7 +2,6 @@
 
 A vocabulary that was chosen with noise is such a release: training uses it, so that
 its ρ and δ are part of what the run's models reveal. If each release is ρ-zCDP apart
-from tff_agg import checks
 from an event of probability δ, all of them together have the sum of the ρ, apart from
 an event whose probability is at most the sum of the δ.
 """
@@ -69,8 +68,3 @@ def delta_left(delta: float, releases: Sequence[Release]) -> float:
             + ", ".join(f"{r.name} {r.delta:g}" for r in releases)
         )
     return left
-
-
-def names_of(releases: Sequence[Release]) -> str:
-    """Returns the names of releases for a message."""
-    return ", ".join(release.name for release in releases)

@@ -29,10 +29,8 @@ def report(
     *,
     rounds_done: int | None = None,
     sampler_checked: bool = False,
-    released: str = "the model after every round, and everything computed from these",
     initial_weights: str | None = None,
     cipher: str | None = None,
-    extra_assumptions: Sequence[str] = (),
     also_not_covered: Sequence[str] = (),
     shared_users: Mapping[str, int] | None = None,
     run: Mapping[str, Json] | None = None,
@@ -45,11 +43,9 @@ def report(
       rounds_done: How many rounds were run; None while that is not known, because the
         run is still under way.
       sampler_checked: Whether `plan.check_sampler` accepted the run's sampler.
-      released: What leaves the server.
       initial_weights: Where the weights of round 0 came from, in words; None where
         nothing is known of it.
       cipher: Which cipher makes the noise; None where none does.
-      extra_assumptions: Further sentences on what is assumed.
       also_not_covered: Further sentences on what is not covered.
       shared_users: For each set of data that models are scored on ('heldout', 'test'),
         how many of its users are users of the training data; None if not counted.
@@ -77,7 +73,7 @@ def report(
     )
     enforced = words["enforced"]
     first_weights = prose.paragraph("first_weights", initial_weights=initial_weights)
-    assumed = [*words["assumed"], first_weights, *extra_assumptions]
+    assumed = [*words["assumed"], first_weights]
     if plan.noise_seed_is_known:
         assumed.insert(0, prose.paragraph("known_seed"))
     schema = plan.participation.describe()
@@ -107,7 +103,7 @@ def report(
         },
         "unit": words["unit"],
         "adjacency": plan.adjacency,
-        "released": released,
+        "released": words["released"],
         "accounting": {
             "method": words["accounting"],
             "epsilon_by_conversion": whole["epsilon_by_conversion"],

@@ -4,11 +4,8 @@ With a sum in every node, the squared sensitivity of a set of rounds is the sum 
 nodes of (how many of the rounds it covers)². Both methods below maximise that.
 """
 
-import math
-
 import numpy as np
 
-from tff_agg import checks
 from tff_agg.noise import forest as forests
 from tff_agg.privacy.participation import (
     FixedEpochOrder,
@@ -126,13 +123,3 @@ def _prune(outcomes: dict[int, int]) -> Frontier:
         if not kept or outcomes[after] > kept[-1][1]:
             kept.append((after, outcomes[after]))
     return kept
-
-
-def levels(rounds: int) -> int:
-    """Returns the levels of an unrestarted tree over `rounds` rounds.
-
-    Example:
-      >>> levels(2000)
-      11
-    """
-    return math.floor(math.log2(checks.whole("rounds", rounds))) + 1

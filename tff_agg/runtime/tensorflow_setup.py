@@ -6,7 +6,7 @@ import sys
 
 from tff_agg.runtime.memory import keep_memory
 from tff_agg.runtime.quiet import quiet_tensorflow
-from tff_agg.runtime.threads import configure_threads
+from tff_agg.runtime.threads import configure_threads, shorten_turns
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ def set_up_tensorflow(
     - oneDNN is on: products of thin matrices are a third faster. An environment with
       `TF_ENABLE_ONEDNN_OPTS` keeps its own choice.
     - One thread inside an operation: every core has a lane (`configure_threads`).
+    - Python's threads change over every half millisecond (`shorten_turns`).
     - Freed memory is kept for the next round (`keep_memory`).
     - The import writes nothing to the terminal but errors (`quiet_tensorflow`).
 
@@ -60,6 +61,7 @@ def set_up_tensorflow(
             "TensorFlow keeps the sizes of its thread pools: it ran something before "
             "set_up_tensorflow was called; call it first"
         )
+    shorten_turns()
     if not keep_memory():
         missed.append("freed memory goes back to the system: this is not glibc")
     for sentence in missed:

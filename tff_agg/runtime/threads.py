@@ -1,9 +1,22 @@
-"""The sizes of TensorFlow's thread pools."""
+"""The sizes of TensorFlow's thread pools, and turns at Python's interpreter."""
 
 import contextlib
+import sys
 
 from tff_agg import checks
 from tff_agg.processes import usable_cores
+
+# Python's own are 5 ms.
+_TURN_SECONDS = 0.0005
+
+
+def shorten_turns() -> None:
+    """Lets a thread take its turn at Python's interpreter ten times as soon.
+
+    Lanes need it for a moment between two calls of TensorFlow. Where another thread
+    reads clients or saves a round in Python, they would wait 5 ms for it each time.
+    """
+    sys.setswitchinterval(_TURN_SECONDS)
 
 
 def configure_threads(

@@ -13,7 +13,7 @@ is left for the next.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -66,7 +66,9 @@ def program_of(computation: tff.Computation) -> Program:
     graph_def = tf.compat.v1.GraphDef()
     body.graph_def.Unpack(graph_def)
     feeds = tuple(_binding_names(body.parameter))
-    fetches = tuple(_binding_names(body.result))
+    nodes = {node.name: node for node in graph_def.node}
+    named = _binding_names(body.result)
+    fetches = tuple(_origin(nodes, name, set(feeds)) for name in named)
     inputs = {_node_of(name) for name in feeds}
     if body.session_token_tensor_name:
         _make_constant(graph_def, _node_of(body.session_token_tensor_name))
@@ -79,6 +81,18 @@ def program_of(computation: tff.Computation) -> Program:
     return Program(
         graph_def, feeds, fetches, variables, signature.parameter, signature.result
     )
+
+
+def _origin(
+    nodes: Mapping[str, tf.compat.v1.NodeDef], name: str, feeds: Collection[str]
+) -> str:
+    """Returns the tensor that operations without any effect have passed on."""
+    while name not in feeds:
+        node = nodes[_node_of(name)]
+        if node.op != "Identity" or len(node.input) > 1:
+            break
+        name = _tensor_name(node.input[0])
+    return name
 
 
 def used_feeds(program: Program) -> list[int]:

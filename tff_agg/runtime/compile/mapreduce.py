@@ -116,16 +116,17 @@ def _federated(
     # A state that goes into the next round stays in TensorFlow; an output that is read
     # becomes numbers.
     makes_state = signature.parameter is None
+    given, made = values.Packing(run.state_type), values.Packing(signature.result)
 
     def call(arg: Value) -> Value:
         at_server, clients = arguments.split(arg)
-        results = run(values.flatten(at_server, run.state_type), clients)
+        results = run(given.flatten(at_server), clients)
         state, output = results[:states], results[states:]
         if not arguments.is_iterative:
             state = []
         if not makes_state:
             output = [values.to_numpy(t) for t in output]
-        return values.unflatten([*state, *output], signature.result)
+        return made.unflatten([*state, *output])
 
     return call
 

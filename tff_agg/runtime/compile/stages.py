@@ -33,6 +33,11 @@ class Stage:
             for leaf in graphs.leaf_types(self.program.result)
         )
         specs = graphs.specs_of(self.program.parameter)
+        # One that computes nothing needs no call: `prepare` picks the model out.
+        self._picked: list[int] | None = None
+        if set(self.program.fetches) <= set(self.program.feeds):
+            self._picked = [self.program.feeds.index(n) for n in self.program.fetches]
+            return
         self._call = graphs.function(
             self._body,
             [specs[i] for i in self._used] + graphs.variable_specs(self.program),
@@ -46,6 +51,8 @@ class Stage:
 
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """Runs it on flat arguments."""
+        if self._picked is not None:
+            return [tensors[i] for i in self._picked]
         used = [tensors[i] for i in self._used]
         variables = self._variables
         if self._variables_are_lent:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tree
 
 from tff_agg.runtime.compile import graphs, private_api
 from tff_agg.runtime.disclosure import PlainTypeError
@@ -46,6 +48,58 @@ def unflatten(leaves: Sequence[object], type_spec: tff.Type) -> Value:
     supply = iter(leaves)
     packed = _pack(supply, type_spec)
     return tff.types.type_to_py_container(packed, type_spec)
+
+
+class Packing:
+    """`flatten` and `unflatten` for one type, for many rounds.
+
+    The containers that `unflatten` makes are learnt once. What is in these, and is
+    tensors already, need not be walked through together with its type.
+
+    Args:
+      type_spec: The type.
+    """
+
+    def __init__(self, type_spec: tff.Type):
+        self._type = type_spec
+        leaves = graphs.leaf_types(type_spec)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, tff.TensorType)]
+        self._wanted = [(tf.as_dtype(t.dtype), t.shape) for t in tensors]
+        # By place in the containers, the number of a leaf; where all are Python's own.
+        self._numbers: list[int] = []
+        if len(tensors) == len(leaves):
+            self._template = unflatten(range(len(leaves)), type_spec)
+            self._numbers = tree.flatten(self._template)
+        self._places: list[int] = []
+        if all(isinstance(number, int) for number in self._numbers):
+            self._places = np.argsort(self._numbers).tolist()
+
+    def flatten(self, value: Value) -> list[tf.Tensor]:
+        """Lists the leaves of a value, as `flatten` does."""
+        if self._places:
+            with contextlib.suppress(TypeError, ValueError):
+                tree.assert_same_structure(self._template, value)
+                found = tree.flatten(value)
+                leaves = [found[place] for place in self._places]
+                if all(map(_is_of, leaves, self._wanted)):
+                    return leaves
+        return flatten(value, self._type)
+
+    def unflatten(self, leaves: Sequence[object]) -> Value:
+        """Packs leaves into containers, as `unflatten` does."""
+        if not self._places:
+            return unflatten(leaves, self._type)
+        return tree.unflatten_as(self._template, [leaves[i] for i in self._numbers])
+
+
+def _is_of(leaf: object, wanted: tuple[tf.DType, Sequence[int]]) -> bool:
+    """Returns whether a leaf is a tensor of a dtype and a shape without open sizes."""
+    dtype, shape = wanted
+    return (
+        isinstance(leaf, tf.Tensor)
+        and leaf.dtype == dtype
+        and tuple(leaf.shape) == tuple(shape)
+    )
 
 
 def to_numpy(leaf: object) -> object:
