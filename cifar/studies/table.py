@@ -139,7 +139,7 @@ def report(options: Table, results: Results) -> Report:
     parts = list(itertools.product(options.levels, options.shifts))
     for level, shift in parts:
         of_level = _part(results, level, shift)
-        if not (of_level.lines and of_level.seeds):
+        if not of_level.seeds:
             continue
         name, title = f"{level}_{shift}", f"{level} {shift}, seeds {of_level.seeds}"
         rows = {x.partition(": ")[2]: own for x, own in of_level.rows().items()}
