@@ -167,12 +167,13 @@ def report(options: Table, results: Results) -> Report:
         page.tables["widths"] = widths.table(compared, alone=True)
         page.data["widths"] = widths.data(compared)
         page.data["walk"] = show.Table(("line", "steps", "over_noise"), walks)
-        drawn = {}
+        drawn: dict[str, Mapping[str, Comparison]] = {}
         for folder in map(pathlib.Path, options.beside):
-            (own,) = widths.read(folder / "widths.csv").values()
-            drawn[folder.resolve().name] = own
+            (drawn[folder.resolve().name],) = widths.read(
+                folder / "widths.csv"
+            ).values()
         last = {row_of(*part, LAST_ITERATE) for part in parts}
-        drawn |= {line: own for line, own in compared.items() if line in last}
+        drawn |= {line: bars for line, bars in compared.items() if line in last}
         page.figures["widths"] = functools.partial(widths.draw, drawn)
     return page
 
