@@ -169,9 +169,8 @@ def report(options: Table, results: Results) -> Report:
         page.data["walk"] = show.Table(("line", "steps", "over_noise"), walks)
         drawn: dict[str, Mapping[str, Comparison]] = {}
         for folder in map(pathlib.Path, options.beside):
-            (drawn[folder.resolve().name],) = widths.read(
-                folder / "widths.csv"
-            ).values()
+            written = widths.read(folder / "widths.csv")
+            (drawn[folder.resolve().name],) = written.values()
         last = {row_of(*part, LAST_ITERATE) for part in parts}
         drawn |= {line: bars for line, bars in compared.items() if line in last}
         page.figures["widths"] = functools.partial(widths.draw, drawn)
