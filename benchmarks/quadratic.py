@@ -274,11 +274,9 @@ def table(result: dict[str, Any]) -> str:
 
 def draw(result: dict[str, Any], path: pathlib.Path) -> None:
     """Draws the heat map and, beside it, two cuts with error bars."""
-    import matplotlib
+    from matplotlib.colors import LogNorm
 
-    matplotlib.use("Agg")
-    import matplotlib.colors
-    import matplotlib.pyplot as plt
+    from tff_agg.experiment.study import figures
 
     study = result["study"]
     burn_ins, separations = list(study["burn_ins"]), list(study["separations"])
@@ -286,10 +284,8 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
     by_key = {(c["burn_in"], c["separation"]): c for c in result["cells"]}
     for (b, s), cell in by_key.items():
         grid[burn_ins.index(b), separations.index(s)] = cell["rmse"]
-    figure, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(15, 4.6), width_ratios=[1.25, 1, 1], layout="constrained"
-    )
-    norm = matplotlib.colors.LogNorm(0.4, 10, clip=True)
+    figure, (left, middle, right) = figures.new_figure(3, 5.0, 4.6, share_y=False)
+    norm = LogNorm(0.4, 10, clip=True)
     image = left.imshow(grid, norm=norm, cmap="viridis_r", aspect="auto")
     for (b, s), cell in by_key.items():
         row, column = burn_ins.index(b), separations.index(s)
@@ -345,8 +341,7 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
             axes.minorticks_off()
             axes.set(title="every 2 steps", xlabel="burn-in (first checkpoint)")
         axes.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def main(study: Study) -> None:

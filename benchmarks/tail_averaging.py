@@ -282,14 +282,9 @@ def _private_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def draw(result: dict[str, Any], path: pathlib.Path) -> None:
     """Draws the problems, and the ratio that grows with the dimension."""
-    import matplotlib
+    from tff_agg.experiment.study import figures
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(15, 4.4), layout="constrained"
-    )
+    figure, (left, middle, right) = figures.new_figure(3, 5.0, 4.4, share_y=False)
     private, worst = result["private"], result["worst_case"]
     n = np.array([row["n"] for row in private])
     for name in METHODS:
@@ -349,8 +344,7 @@ def draw(result: dict[str, Any], path: pathlib.Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    figures.save(figure, path)
 
 
 def main(study: Study) -> None:

@@ -9,8 +9,10 @@ cores inside each operation.
 """
 
 import dataclasses
+import operator
 import statistics
 import sys
+from typing import Any
 
 from benchmarks import programs, turns
 from tff_agg.fields import described
@@ -55,7 +57,7 @@ def main(options: Options) -> None:
     for _ in range(options.repeats):
         for combination, seconds in found.items():
             seconds.extend(run(options, *combination))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"lanes": lanes, "intra_op": intra, "inter_op": inter,
          "best_seconds": min(seconds), "median_seconds": statistics.median(seconds)}
         for (lanes, intra, inter), seconds in found.items()
@@ -63,7 +65,7 @@ def main(options: Options) -> None:
     programs.tell(
         "lanes | intra | inter | best s | median s",
         "{lanes} | {intra_op} | {inter_op} | {best_seconds:.2f} | {median_seconds:.2f}",
-        sorted(rows, key=lambda row: row["best_seconds"]),
+        sorted(rows, key=operator.itemgetter("best_seconds")),
     )
     programs.write(options.out, "threads", {**turns.circumstances(), "rows": rows})
 

@@ -19,17 +19,15 @@ What runs show is in `stackoverflow.studies.readings` and `demo_search`.
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from benchmarks import programs
 from tff_agg import averaging, noise, server
 from tff_agg.averaging import Averager
-from tff_agg.experiment import commands
 from tff_agg.fields import described
 
 MOMENTA = (0.0, 0.5, 0.9, 0.95)
@@ -46,7 +44,7 @@ READINGS: Mapping[str, Averager] = {
     "EMA_tr old average": averaging.ema(decay=0.95, warm_up=True),
     "UTA_tr, k = 3": averaging.uta(3),
 }
-#: The steepest and the flattest curvatures of losses; the baseline's effective rate is 1.
+#: The steepest and the flattest curvatures; the baseline's effective rate is 1.
 STEEPEST, FLATTEST, _DIRECTIONS = (1.0, 0.05), 1e-3, 5
 # Of the last rounds, over which a loss is the mean: tree noise differs from round to
 # round.
@@ -265,32 +263,22 @@ class Options:
     )
 
 
-def main(options: Options) -> int:
+def main(options: Options) -> None:
     """Prints the tables; writes JSON and the picture."""
-    from tff_agg.experiment.study import show
-
-    out = pathlib.Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
     rows = analyse(options.rounds)
-    draw(rows, out / "training_average.png")
     readings = analyse_readings(options.readings_rounds)
     for table in (rows, readings):
         cells = [
             [v if isinstance(v, str) else f"{v:.3g}" for v in row.values()]
             for row in table
         ]
-        print(show.render(show.Table(list(table[0]), cells)), end="\n\n")
+        lines = [{"line": " | ".join(row)} for row in cells]
+        programs.tell(" | ".join(table[0]), "{line}", lines)
     report = {"options": dataclasses.asdict(options), "filter": rows}
-    (out / "training_average.json").write_text(
-        json.dumps({**report, "readings": readings}, indent=2)
-    )
-    return 0
+    report |= {"readings": readings}
+    out = programs.write(options.out, "training_average", report)
+    draw(rows, out / "training_average.png")
 
 
 if __name__ == "__main__":
-    commands.run(
-        "python -m benchmarks.training_average",
-        __doc__ or "",
-        commands.Command(main, (Options,), tensorflow=False),
-        sys.argv[1:],
-    )
+    programs.start(__spec__, __doc__, main, Options)

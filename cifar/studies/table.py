@@ -139,7 +139,7 @@ def report(options: Table, results: Results) -> Report:
     parts = list(itertools.product(options.levels, options.shifts))
     for level, shift in parts:
         of_level = _part(results, level, shift)
-        if not (of_level.lines and of_level.seeds):
+        if not of_level.seeds:
             continue
         name, title = f"{level}_{shift}", f"{level} {shift}, seeds {of_level.seeds}"
         rows = {x.partition(": ")[2]: own for x, own in of_level.rows().items()}
@@ -167,12 +167,12 @@ def report(options: Table, results: Results) -> Report:
         page.tables["widths"] = widths.table(compared, alone=True)
         page.data["widths"] = widths.data(compared)
         page.data["walk"] = show.Table(("line", "steps", "over_noise"), walks)
-        drawn = {}
+        drawn: dict[str, Mapping[str, Comparison]] = {}
         for folder in map(pathlib.Path, options.beside):
-            (own,) = widths.read(folder / "widths.csv").values()
-            drawn[folder.resolve().name] = own
+            written = widths.read(folder / "widths.csv")
+            (drawn[folder.resolve().name],) = written.values()
         last = {row_of(*part, LAST_ITERATE) for part in parts}
-        drawn |= {line: own for line, own in compared.items() if line in last}
+        drawn |= {line: bars for line, bars in compared.items() if line in last}
         page.figures["widths"] = functools.partial(widths.draw, drawn)
     return page
 

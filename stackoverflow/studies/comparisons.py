@@ -96,7 +96,7 @@ class Compared(StudyOptions):
             "clients_per_round": self.users,
             "rounds": self.rounds,
         }
-        given = {name: value for name, value in shape.items() if value}
+        given: dict[str, Any] = {k: value for k, value in shape.items() if value}
         return dataclasses.replace(config, **given)
 
 

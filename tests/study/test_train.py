@@ -1,5 +1,6 @@
 """Models that are trained and saved, trained in memory, or loaded: the same scores."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -207,3 +208,16 @@ def test_declaring_a_study_imports_nothing_heavy():
         [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert run.stdout == "light\n", run.stderr
+
+
+def test_runs_may_stop_before_their_end_and_go_on(tmp_path):
+    line = Line("row", "last", arm("base", 1.0))
+    whole = study(line, train=saved(), seeds=(0,), drawn=lambda *_: (8,))
+    part = dataclasses.replace(whole, train=saved(until=8), rounds=lambda config: (8,))
+    stopped = perform(part, tmp_path).values(line, "loss")
+    (folder,) = (tmp_path / "runs").iterdir()
+    done = CheckpointStore(folder / "checkpoints").rounds("iterate")
+    assert max(done) == 8 and len(stopped) == 1
+    # Told of the run as it was at that round, also when it has gone on.
+    perform(whole, tmp_path)
+    assert perform(part, tmp_path).values(line, "loss") == stopped

@@ -25,6 +25,7 @@ from tff_agg.experiment import error_bars, progress, runs
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRuns
 from tff_agg.experiment.study import show, widths
+from tff_agg.experiment.study.widths import Compared
 from tff_agg.experiment.task import SAMPLE_SEEDS, Task
 from tff_agg.fields import described
 from tff_agg.recycling import theory, uncertainty
@@ -101,7 +102,7 @@ class Findings(NamedTuple):
     notes: tuple[str, ...] = ()
 
     @property
-    def compared(self) -> widths.Compared:
+    def compared(self) -> Compared:
         """The widths as they are shown."""
         return {self.runs: {widths.in_words(self.apart): self.widths}}
 

@@ -168,9 +168,9 @@ def candidate_table(results: Results) -> Table:
     for line in results.lines:
         settings, method, _ = results.chosen[line]
         for metric in metrics:
-            for *candidate, by_seed in results.candidates(line, metric):
-                chosen = str(int(candidate == [settings, str(method)]))
-                key = (line.row, line.name, in_words(candidate[0]), candidate[1])
-                values.setdefault((*key, chosen), {})[metric.name] = by_seed
+            for candidate, of, by_seed in results.candidates(line, metric):
+                chosen = int((candidate, of) == (settings, str(method)))
+                key = (line.row, line.name, in_words(candidate), of, str(chosen))
+                values.setdefault(key, {})[metric.name] = by_seed
     header = ("runs", "line", "settings", "method", "chosen")
     return show.seed_table(header, values, metrics, results.study.choosing_seeds)

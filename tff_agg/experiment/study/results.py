@@ -257,7 +257,7 @@ class Results:
     def _whole_seeds(self) -> tuple[int, ...]:
         study = self.study
         every = study.seeds if study.final else study.choosing_seeds
-        return tuple(seed for seed in every if self._is_whole(seed))
+        return tuple(seed for seed in every if self.chosen and self._is_whole(seed))
 
     def _is_whole(self, seed: int) -> bool:
         """Returns whether every line of a trained arm has its value for a seed."""

@@ -127,7 +127,7 @@ class _Saved(_InFolders):
             return None
         if self.until:
             # Its newest weights may be later ones.
-            return digest(run_folder.identifying(task), {"until": last})
+            return digest(run_folder.identifying(task) | {"until": last})
         return digest(run_folder.identifying(task), _newest_weights(folder))
 
     def opened(self, trial: Trial, place: Place) -> Run:
