@@ -219,11 +219,12 @@ def report(population: Population, options: ShapesStudy, results: Results) -> Re
                 "the rule's" if shape is rule else "",
             ])  # fmt: skip
         lost = first.scale * (found[0].found[first.name] - rule.found[first.name])
+        # The rule is about losses, where the task has one.
+        judge = next((m for m in metrics if m.name == "loss"), first)
+        sign = -1 if judge.higher_is_better else 1
         agree = rank_correlation(
-            [t.expected for t in found],
-            [(-1 if first.higher_is_better else 1) * t.found[first.name]
-             for t in found],
-        )  # fmt: skip
+            [t.expected for t in found], [sign * t.found[judge.name] for t in found]
+        )
         at = [_at(results, line.row, name, first) for name in _others(options)]
         budgets.append(
             [line.row, len(found), _words(found[0].settings),

@@ -209,7 +209,8 @@ def layout(options: Paper, results: Results, table: str) -> show.Table:
     if options.scale == "full":
         expected = {_shown(e): row for e, row in published(table).items()}
     cells = cells_of(options, results, table)
-    built = show.cell_table("ε", cells, METRIC, expected=expected)
+    trivial = results.trivial().get(METRIC.name)
+    built = show.cell_table("ε", cells, METRIC, expected=expected, trivial=trivial)
     return built._replace(title=_TITLES[table])
 
 

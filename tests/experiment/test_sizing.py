@@ -101,5 +101,5 @@ def test_sizes_of_the_model_are_compared_by_time_and_noise(private, monkeypatch)
     for one, other in itertools.pairwise(found):
         growth = (other.parameters / one.parameters) ** 0.5
         assert other.ratio / one.ratio == pytest.approx(growth)
-    assert "--lstm_size=24" in found[0].line()[0]
+    assert "--lstm_size=48" in found[0].line()[0]
     assert found[-1]._replace(ratio=0.2).line()[-1] == "20 %: too much to learn"

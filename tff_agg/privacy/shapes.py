@@ -135,17 +135,18 @@ def grid(
 def expected_excess(ratio: float, rounds: int, examples: float | None = None) -> float:
     """Returns how far a loss is expected to be above the best, to compare shapes.
 
-    Three parts: what noise costs, what too few rounds cost, and what too little of each
-    user's data costs. The numbers are a fit to eight runs of a small LSTM on mailing
-    lists; only differences mean anything.
+    Three parts: what the noise in the model costs, in units of the clip norm, what too
+    few rounds cost, and what too little of each user's data costs. The numbers are a
+    fit to seventeen runs of a small LSTM on mailing lists (docs/shapes.md); only
+    differences mean anything.
 
     Args:
       ratio: `Signal.ratio`.
       rounds: How many rounds.
       examples: Of one user in one round, if that can be chosen.
     """
-    of_data = 0.0 if examples is None else 0.6 / math.sqrt(examples)
-    return 16.0 * ratio + 41.0 / rounds + of_data
+    of_data = 0.0 if examples is None else 0.79 / math.sqrt(examples)
+    return 0.01 * ratio * rounds + 7.0 / math.sqrt(rounds) + of_data
 
 
 def recommend(shapes: Sequence[Shape], seconds: float | None = None) -> Shape:

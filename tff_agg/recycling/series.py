@@ -17,6 +17,7 @@ _T = TypeVar("_T")
 NAMES = ("iterate", "aggregate")
 #: What stands beside the scores of both: always the same answer, the best one.
 TRIVIAL = "trivial"
+ALWAYS_THE_SAME = "always the same answer"
 #: The one of them that is used where nothing else is asked for.
 BROADCAST = "aggregate"
 #: What tables and pictures call them.
@@ -39,7 +40,7 @@ def apart(by_name: Mapping[str, _T]) -> dict[str, _T]:
     used, other = in_words.values()
     in_words = {"θ, as broadcast": used} if used == other else in_words
     if TRIVIAL in by_name:
-        in_words["always the same answer"] = by_name[TRIVIAL]
+        in_words[ALWAYS_THE_SAME] = by_name[TRIVIAL]
     return in_words
 
 

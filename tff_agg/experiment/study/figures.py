@@ -11,6 +11,7 @@ import numpy as np
 from tff_agg import files
 from tff_agg.experiment.study.results import Curve
 from tff_agg.recycling.metrics import ACCURACY, Metric
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +38,7 @@ def curves(
     shaded: tuple[float, float] | None = None,
     bottom: float | None = None,
     share_y: bool = True,
+    level: float | None = None,
 ) -> None:
     """Draws a panel for each setting: means as lines, one standard deviation as bands.
 
@@ -51,6 +53,8 @@ def curves(
       shaded: From which round to which the background is shaded.
       bottom: Where the y axis begins; by default where the values do.
       share_y: Whether all panels have one y axis, or each its own.
+      level: What always the same answer would score. It is in the legend, and in the
+        panels as far as the curves' own range goes.
 
     Example:
       >>> curve = Curve([1, 2], [[0.1, 0.2], [0.1, 0.3]])
@@ -62,6 +66,8 @@ def curves(
         if shaded is not None:
             axis.axvspan(*shaded, color="black", alpha=0.06, linewidth=0)
         axis.set_title(textwrap.fill(setting, _TITLE_LETTERS))
+        if level is not None:
+            _draw_level(axis, level, metric)
     if bottom is not None:
         axes[0].set_ylim(bottom=bottom)
     axes[0].set_ylabel(y_label or f"validation {metric.label}")
@@ -69,6 +75,16 @@ def curves(
     if title:
         figure.suptitle(textwrap.fill(title, _TITLE_LETTERS * len(axes)))
     save(figure, path)
+
+
+def _draw_level(axis: "Axes", level: float, metric: Metric) -> None:
+    """Draws a line across, without a change of what is in view."""
+    limits = axis.get_ylim()
+    axis.axhline(
+        metric.scale * level, color="black", linestyle=(0, (1, 2)), linewidth=1.2,
+        label=f"{ALWAYS_THE_SAME}: {metric.show(level)}",
+    )  # fmt: skip
+    axis.set_ylim(limits)
 
 
 def draw_curves(axis: "Axes", drawn: Mapping[str, Curve], metric: Metric) -> None:

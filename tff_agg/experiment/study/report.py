@@ -15,6 +15,7 @@ from tff_agg.experiment.study.results import Results
 from tff_agg.experiment.study.show import Table
 from tff_agg.recycling.methods import Method
 from tff_agg.recycling.metrics import Metric
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 
 #: What is said where there is nothing to show yet.
 UNFINISHED = "No seed has all of its lines yet."
@@ -70,6 +71,7 @@ class Report:
             name: {labels(line): labels(other) for line, other in of.items()}
             for name, of in over.items()
         }
+        look = {"trivial": results.trivial(), **look}
         self.tables[name] = show.line_table(
             header, values, metrics or every[:1], named, **look
         )
@@ -95,9 +97,11 @@ class Report:
                 title: {label: results.curve(line) for label, line in lines.items()}
                 for title, lines in panels.items()
             }
+            metric = results.study.task.metrics[0]
+            trivial = results.trivial(results.study.drawn_on)
             self.figures[name] = functools.partial(
-                figures.curves, panels=drawn, metric=results.study.task.metrics[0],
-                **look,
+                figures.curves, panels=drawn, metric=metric,
+                level=trivial.get(metric.name), **look,
             )  # fmt: skip
 
     def add_points(
@@ -154,6 +158,9 @@ def search_table(results: Results, digits: int = 2) -> Table:
         for key, model in chosen
     }
     rows = [[*key, *(row.get(m, "") for m in models)] for key, row in cells.items()]
+    if trivial := results.trivial("heldout"):
+        same = metric.show(trivial[metric.name])
+        rows.append([ALWAYS_THE_SAME, *[""] * (len(header) - 1), *[same] * len(models)])
     title = (
         f"{metric.label} on validation data, seeds {results.study.choosing_seeds}; "
         "the chosen marked"

@@ -116,6 +116,21 @@ class Results:
         every = {name: self.values(line, name, split) for name in names}
         return {name: values for name, values in every.items() if values}
 
+    def trivial(self, split: str | None = None) -> dict[str, float]:
+        """Returns what always the same answer scores, by metric.
+
+        Nothing where the task says nothing of it, or lines are of different data.
+
+        Args:
+          split: On which data; the study's `final` if not given.
+        """
+        split, study = split or self._split, self.study
+        tasks = [self._standing.task(line) for line in self.lines]
+        if not tasks or not all(t.has_data_of(tasks[0].config) for t in tasks):
+            return {}
+        sample = tasks[0].fixed_sample(split, study.examples[split])
+        return tasks[0].trivial(sample).get("all", {})
+
     def curve(self, line: Line, metric: Metric | str | None = None) -> Curve:
         """Returns the scores of a chosen line over the study's drawn rounds.
 

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, TypeVar
 from tff_agg import files
 from tff_agg.experiment.study.statistics import Gain, gain, std
 from tff_agg.recycling.metrics import Metric
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 
 #: How wide tables are where they are not shown on a terminal.
 WIDTH = 100
@@ -169,6 +170,7 @@ def line_table(
     gains_in: Sequence[Metric] = (),
     digits: int = 2,
     title: str = "",
+    trivial: Mapping[str, float] | None = None,
 ) -> Table:
     """Lays out a line for each method: labels, metrics, gains over other lines.
 
@@ -184,6 +186,7 @@ def line_table(
       gains_in: Of which metrics; the first alone if not given.
       digits: As in `mean_and_std`.
       title: What the table is about.
+      trivial: What always the same answer scores, by metric: the last row.
 
     Example:
       >>> lines = {('last',): {'accuracy': [0.2, 0.2]},
@@ -218,7 +221,21 @@ def line_table(
                     marked.add((len(rows), len(row)))
                 row += [show(found, metric) if found else "" for show in gains.values()]
         rows.append(row)
+    if trivial:
+        rows.append(_always(header, len(labels), metrics, trivial))
     return Table(header, rows, title, marked)
+
+
+def _always(
+    header: Sequence[str],
+    labels: int,
+    metrics: Sequence[Metric],
+    trivial: Mapping[str, float],
+) -> list[str]:
+    """Returns the row of always the same answer."""
+    shown = [m.show(trivial[m.name]) if m.name in trivial else "" for m in metrics]
+    row = [ALWAYS_THE_SAME, *[""] * (labels - 1), *shown]
+    return row + [""] * (len(header) - len(row))
 
 
 def cell_table(
@@ -228,6 +245,7 @@ def cell_table(
     *,
     baseline: str = "baseline",
     expected: Mapping[str, Mapping[str, str]] | None = None,
+    trivial: float | None = None,
 ) -> Table:
     """Lays out rows × columns, the best of a row marked, gains and published below.
 
@@ -237,6 +255,7 @@ def cell_table(
       metric: What the values are.
       baseline: The column that gains are relative to.
       expected: By row and column, what somebody else has found; shown below ours.
+      trivial: What always the same answer scores: the last row.
 
     Example:
       >>> cells = {'18.9': {'baseline': [0.20, 0.22], 'UTA_inf': [0.22, 0.24]}}
@@ -263,6 +282,8 @@ def cell_table(
             rows.append(["gain", *gains])
         if published := (expected or {}).get(name):
             rows.append(["published", *(published.get(c, "") for c in columns)])
+    if trivial is not None:
+        rows.append(_always([corner, *columns], 1, [metric], {metric.name: trivial}))
     return Table([corner, *columns], rows, marked=marked)
 
 

@@ -20,6 +20,7 @@ from tff_agg.experiment.study.declare import (
 )
 from tff_agg.experiment.study.scores import Key, Scores
 from tff_agg.experiment.study.train import identity_of
+from tff_agg.experiment.task import Task
 from tff_agg.recycling.methods import Method
 
 #: How often a trial of a search may fail before it is left out.
@@ -57,6 +58,11 @@ class Standing:
     def folder(self, trial: Trial) -> pathlib.Path | None:
         """Returns a trial's run folder; None: nothing of it is saved."""
         return self.study.train.folder(trial, self.place)
+
+    def task(self, line: Line) -> Task:
+        """Returns the task of a line, whose data all of its candidates share."""
+        (trial, *_) = self.study.trials(line, line.arm.grid[0], self.study.seeds)
+        return self.place.task(trial)
 
     def config(self, trial: Trial) -> RunConfig:
         """Returns the configuration that a study declares by: of its run, or its arm.
