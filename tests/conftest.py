@@ -20,8 +20,13 @@ def _keep_what_jax_compiles():
     know. What takes longer than a tenth of a second is read back from a folder instead,
     in an eighth of the time.
     """
-    folder = tempfile.mkdtemp(prefix="compiled_by_jax_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker:
+        # In the folder of the process that has started it, and removes it.
+        folder = os.path.join(os.environ["JAX_COMPILATION_CACHE_DIR"], worker)
+    else:
+        folder = tempfile.mkdtemp(prefix="compiled_by_jax_")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"

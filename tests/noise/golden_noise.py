@@ -152,8 +152,11 @@ WAYS: dict[str, Callable[..., Iterator]] = {
 
 
 # Compiling is what takes the time. A mechanism is the same code in every library, so
-# all are drawn in numpy and in TensorFlow, and elsewhere one of each kind.
+# all are drawn in numpy and in the graphs of training, and elsewhere one of each kind.
 SELDOM = {
+    "tensorflow": (
+        "identity", "tree completed", "honaker completed", "banded", "blt restarted"
+    ),
     "tensorflow unknown shapes": ("identity", "tree completed", "dense"),
     "jax": ("identity", "blt"),
     "jax compiled": (

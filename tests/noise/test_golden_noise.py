@@ -33,7 +33,7 @@ def test_graphs_of_tensorflow_have_the_bits_of_eager_mode():
 
     A mechanism that used it would add noise that is not correlated.
     """
-    for name in golden_noise.MECHANISMS:
+    for name in golden_noise.SELDOM["tensorflow"]:
         eager, graph = (
             GOLDEN["drawn"][f"{name}, {way}"]["large"]
             for way in ("tensorflow", "tensorflow 1 graph")

@@ -62,7 +62,6 @@ def fed_avg(loop):
 
 PROCESSES = {
     "functional model": lambda: dp_ftrl(functional()),
-    "model with variables": lambda: dp_ftrl(with_variables),
     "federated averaging": lambda: fed_avg(
         tff.learning.LoopImplementation.DATASET_REDUCE
     ),

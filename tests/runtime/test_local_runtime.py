@@ -51,16 +51,13 @@ def sleeping(dataset: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
     )
 
 
-def test_bits_do_not_depend_on_timing(fed_avg):
+def test_bits_do_not_depend_on_timing(fed_avg, two_lanes):
     data = examples.datasets(7)
     found = []
-    with runtime.running_on("local", lanes=3):
-        state = fed_avg.initialize()
-        for delays in ([0.0] * 7, [0.05, 0, 0, 0.02, 0, 0.03, 0], [0, 0.04] * 3 + [0]):
-            slow = [
-                sleeping(d, s) if s else d for d, s in zip(data, delays, strict=True)
-            ]
-            found.append(examples.weights(fed_avg.next(state, slow).state))
+    state = fed_avg.initialize()
+    for delays in ([0.0] * 7, [0.05, 0, 0, 0.02, 0, 0.03, 0], [0, 0.04] * 3 + [0]):
+        slow = [sleeping(d, s) if s else d for d, s in zip(data, delays, strict=True)]
+        found.append(examples.weights(fed_avg.next(state, slow).state))
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(a, b)

@@ -20,7 +20,6 @@ from tests.runtime.process_ends import assert_all_end, children
 # What every runtime promises, here on Ray.
 from tests.runtime.test_runtimes import (  # noqa: F401
     test_datasets_may_be_lists_of_elements,
-    test_evaluation_runs,
     test_federated_computations_of_other_shapes_run,
     test_model_weights_can_be_read_and_set,
     test_plain_computations_run,
