@@ -1,5 +1,6 @@
 """A round is saved, entered and reported while the next one is computed."""
 
+import contextvars
 import threading
 import time
 
@@ -176,6 +177,15 @@ def test_a_second_interruption_does_not_let_go_of_the_thread(monkeypatch):
     with pytest.raises(KeyboardInterrupt), Background() as background:
         background.do(slow)
     assert done == [1] and not threads()
+
+
+def test_what_is_done_in_the_thread_sees_the_callers_context():
+    found, listening = [], contextvars.ContextVar("listening")
+    with Background() as background:
+        listening.set("here")
+        background.do(lambda: found.append(listening.get()))
+        background.wait()
+    assert found == ["here"]
 
 
 def test_of_two_errors_that_of_the_thread_is_raised():

@@ -1,6 +1,7 @@
 """Does one thing after the other in a thread, while the caller goes on."""
 
 import contextlib
+import contextvars
 import queue
 import threading
 from collections.abc import Callable
@@ -37,13 +38,19 @@ class Background:
         self._given: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._busy = False
-        self._thread = threading.Thread(target=self._work, name="background")
+        self._thread = threading.Thread(
+            target=self._work, name="background", daemon=True
+        )
 
     def do(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Calls a function in the thread, as soon as what was given before is done."""
+        """Calls a function in the thread, as soon as what was given before is done.
+
+        It sees the caller's context variables, such as who listens to progress.
+        """
         self.wait()
         self._busy = True
-        self._given.put(lambda: function(*arguments))
+        context = contextvars.copy_context()
+        self._given.put(lambda: context.run(function, *arguments))
 
     def wait(self) -> None:
         """Returns when nothing is under way; raises what went wrong in it."""
@@ -79,9 +86,9 @@ class Background:
     ) -> None:
         """Ends the thread, once what is under way is done."""
         interruption: BaseException | None = None
-        self._given.put(None)
         while self._thread.is_alive():
             try:
+                self._given.put(None)
                 self._thread.join(_AWAKE_SECONDS)
             except BaseException as raised:
                 # A second Ctrl-C, say: that must not let go of the thread.
