@@ -12,7 +12,6 @@ from cifar.data import synthetic
 from cifar.studies import (
     arms,
     error_bars,
-    pretraining,
     probes,
     side_by_side,
     table,
@@ -371,56 +370,6 @@ def test_probes_are_judged_on_validation_data_alone(monkeypatch, tmp_path):
         ["no noise", "η=2", "last"],
         ["no noise", "η=2", "UTA_inf 5"],
     ]
-
-
-# Pre-training.
-
-
-def test_fine_tuning_from_the_average_stands_beside_that_from_the_last(
-    monkeypatch, tmp_path
-):
-    options = pretraining.Pretraining(out=str(tmp_path), epsilons=(1.0,), seeds=3)
-    declared = pretraining.declare(options)
-    monkeypatch.setattr(Cifar, "open_data", lambda self: synthetic("cifar10", (8,)))
-
-    # A network for each seed, whose average's features are two points better.
-    def told(config, *_):
-        better = 0.02 * ("EMA" in config.features)
-        return 0.5 + better + 0.01 * config.learning_rate + 0.03 * config.seed
-
-    train = Told(told)
-    found = perform(dataclasses.replace(declared, train=train), tmp_path)
-    folders = {config.data_dir for config, _ in train.asked}
-    assert len(folders) == 4  # One is for the choice of the rate.
-    table = pretraining.report(options, found).tables["pretraining"]
-    rows = [list(map(str, row)) for row in table.rows]
-    assert [row[:3] for row in rows] == [
-        [f"ε = 1, {schedule} rate", model, "4"]
-        for schedule in ("constant", "cosine")
-        for model in ("last iterate", "EMA")
-    ]
-    assert [row[-1] for row in rows] == ["", "+2.00 ± 0.00"] * 2
-    with pytest.raises(ValueError, match="8 networks are not pre-trained yet"):
-        dataclasses.replace(options, dry_run=True).prepared()
-
-
-@pytest.mark.slow
-def test_a_network_is_pretrained_on_public_images_and_fine_tuned_on_others(tmp_path):
-    sizes = {"pretraining_steps": 20, "shrink": 8, "steps": 2, "batch_size": 50}
-    options = pretraining.Pretraining(
-        out=str(tmp_path), synthetic=True, schedules=("constant",), epsilons=(8.0,),
-        training_examples=700, seeds=1, **sizes,
-    ).prepared()  # fmt: skip
-    path = tmp_path / "features" / "seed0" / "cifar10" / "constant_EMA.npz"
-    with np.load(path) as found:
-        assert found["train_x"].shape == (1000, 64)
-        assert {label % 2 for label in found["train_y"]} == {1}
-    last = path.with_name("constant_last_iterate.npz")
-    assert path.read_bytes() != last.read_bytes()
-    written = path.stat().st_mtime_ns
-    made = perform(pretraining.declare(options.prepared()), tmp_path)
-    assert path.stat().st_mtime_ns == written
-    assert len(pretraining.report(options, made).tables["pretraining"].rows) == 2
 
 
 # Uncertainty.
