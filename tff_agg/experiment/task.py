@@ -380,6 +380,21 @@ class UserTask(Task):
           round_number: The round, from 0.
         """
 
+    def heldout_users(self) -> Sequence[populations.Group]:
+        """Returns users who are never trained on and whom `client` knows as well.
+
+        They come in the groups of `population`. What is learnt of those who took part
+        is compared with them where nobody else is left; by default there are none.
+        """
+        return ()
+
+    def scored_on(self, client: Client) -> Any:
+        """Returns a client's data as `evaluator` takes those of a group."""
+        raise ValueError(
+            f"the task {self.package!r} does not say how a single user's data are "
+            "scored: it has no `scored_on`"
+        )
+
     @abc.abstractmethod
     def model(self) -> "TrainableModel":
         """Returns what `build_dp_ftrl_process` trains; imports TensorFlow."""
