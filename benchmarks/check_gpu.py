@@ -12,10 +12,13 @@ no GPU and nothing was checked. `--rehearse` puts a second logical CPU in the pl
 the GPU: it tests this program and no GPU.
 """
 
+import dataclasses
 import time
 from typing import Any
 
+from benchmarks import programs
 from benchmarks.peers import workload
+from tff_agg.fields import described
 
 
 @dataclasses.dataclass(frozen=True)
