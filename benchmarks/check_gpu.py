@@ -87,7 +87,7 @@ def _tensorflow(options: Options) -> list[str] | None:
     if theirs["server"] != gpu:
         faults.append(f"noise and step were to run on {gpu}, not {theirs['server']}")
     for what in ("model", "noise"):
-        if theirs[what] != [gpu]:
+        if not all(place.endswith(gpu) for place in theirs[what]):
             faults.append(f"the {what} of a state on {gpu} is on {theirs[what]}")
     return faults
 

@@ -215,10 +215,6 @@ class StackOverflow(task.UserTask):
             for name, users in found
         ]
 
-    def scored_on(self, client: task.Client) -> np.ndarray:
-        """Returns a user's sentences."""
-        return client.arrays[0]
-
     def initial_weights(self) -> task.Weights:
         """Returns the weights of round 0."""
         weights = next_word.initial_weights(self.sizes, self.config.seed)

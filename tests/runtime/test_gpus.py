@@ -105,3 +105,25 @@ def test_the_server_runs_on_the_device_it_is_given_to_the_same_bits():
     done = forked.run(textwrap.dedent(program), timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["CPU:0 ['CPU:0']", "CPU:2 ['CPU:2']"]
+
+
+CHECK = """
+import runpy, sys
+runpy.run_module("benchmarks.check_gpu", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+def test_without_a_gpu_the_check_says_that_it_has_checked_nothing():
+    done = forked.run(CHECK, timeout=300)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.splitlines()[-1] == "no GPU found; nothing was checked"
+
+
+@pytest.mark.slow
+def test_the_check_passes_where_a_logical_cpu_stands_for_the_gpu():
+    small = ("--rehearse", "--task=lstm", "--users=4", "--sentences=4", "--rounds=2")
+    done = forked.run(CHECK, *small, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "server on /device:CPU:1" in done.stdout
+    assert done.stdout.splitlines()[-1] == "all that was checked is right"

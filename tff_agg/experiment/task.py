@@ -148,8 +148,8 @@ class Task(abc.ABC):
             return type(self)(config)
         other = type(self)(config, self.data)
         # Digests of a million examples take seconds.
-        cached = {k: v for k, v in self.__dict__.items() if k in _DIGESTS}
-        other.__dict__.update(cached)
+        for name in {"example_digests", "fingerprint"} & self.__dict__.keys():
+            other.__dict__[name] = self.__dict__[name]
         return other
 
     def has_data_of(self, config: RunConfig) -> bool:
@@ -381,19 +381,12 @@ class UserTask(Task):
         """
 
     def heldout_users(self) -> Sequence[populations.Group]:
-        """Returns users who are never trained on and whom `client` knows as well.
-
-        They come in the groups of `population`. What is learnt of those who took part
-        is compared with them where nobody else is left; by default there are none.
-        """
+        """Returns users who are never trained on and whom `client` knows, by group."""
         return ()
 
     def scored_on(self, client: Client) -> Any:
         """Returns a client's data as `evaluator` takes those of a group."""
-        raise ValueError(
-            f"the task {self.package!r} does not say how a single user's data are "
-            "scored: it has no `scored_on`"
-        )
+        return client.arrays[0] if len(client.arrays) == 1 else tuple(client.arrays)
 
     @abc.abstractmethod
     def model(self) -> "TrainableModel":
@@ -469,10 +462,6 @@ class ExampleTask(Task):
             for row in np.concatenate(flat, axis=1)
         ]
         return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
-
-
-# What `with_config` takes along.
-_DIGESTS = ("example_digests", "fingerprint")
 
 
 @runtime_checkable

@@ -109,6 +109,13 @@ class RayContext(MapReduceContext):
         lanes = None if lanes is None else checks.whole("lanes", lanes)
         checks.number("cpus_per_lane", cpus_per_lane, "(0, inf)")
         checks.number("gpus_per_lane", gpus_per_lane, "[0, inf)")
+        if gpu_memory_mb is not None:
+            checks.number("gpu_memory_mb", gpu_memory_mb, "(0, inf)")
+            if not gpus_per_lane:
+                raise ValueError(
+                    f"gpu_memory_mb={gpu_memory_mb:g} needs gpus_per_lane above 0: "
+                    "lanes have no GPU"
+                )
         self._on_client = on_client
         self.traffic: Traffic | None = None
         cpus = max(usable_cores(), (lanes or 0) * cpus_per_lane)
