@@ -228,7 +228,8 @@ def _steps(options: Options, device: Any) -> dict[str, Any]:
         random.standard_normal((512, 2048), np.float32),
         random.integers(10, size=512).astype(np.int32),
     ]
-    seconds, first = [], []
+    seconds: list[float] = []
+    first: list[np.ndarray] = []
     with jax.default_device(device):
         process = DPSGDProcess(SampleModel(loss), plan=plan, learning_rate=1.0)
         state = process.initialize({"kernel": np.zeros((2048, 10), np.float32)}, _SEED)

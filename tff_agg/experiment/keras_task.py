@@ -88,10 +88,9 @@ class KerasTask(RowsTask, UserTask):
         examples = tf.data.Dataset.from_tensor_slices(self._as_specified(client.arrays))
         return examples.batch(self.config.batch_size)
 
-    def scored_on(self, client: Client) -> Examples:
+    def scored_on(self, client: Client) -> Structure:
         """Returns a user's features and labels."""
-        features, labels = self._as_specified(client.arrays)
-        return features, labels
+        return self._as_specified(client.arrays)
 
     def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
         """Returns the batches of several users."""

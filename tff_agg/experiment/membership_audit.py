@@ -173,7 +173,8 @@ def run(
     found = [
         membership.attack(name, *both, confidence=each) for name, both in named.items()
     ]
-    return _written(found, plan, (*map(len, sides), who.whose), confidence, subject)
+    counts = (len(sides[0]), len(sides[1]), who.whose)
+    return _written(found, plan, counts, confidence, subject)
 
 
 def compared(
