@@ -6,10 +6,10 @@ CODE := tff_agg stackoverflow cifar pcvr pds examples benchmarks tests
 LAYERS := PYTHONPATH=. .venv/bin/lint-imports --no-logo --no-cache
 PYTEST := $(PY) -m pytest -n $(or $(TEST_PROCESSES),2) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install install-gpu lock lint format test test-fast notebooks demo demo-full bench bench-full clean
+.PHONY: help install install-gpu install-gpu-jax check-gpu lock lint format test test-fast notebooks demo demo-full bench bench-full clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 install: ## make .venv from the lock
 	@sh tools/install.sh requirements.lock
@@ -17,7 +17,13 @@ install: ## make .venv from the lock
 install-gpu: ## make .venv with TensorFlow's CUDA wheels
 	@sh tools/install.sh requirements.gpu.lock
 
-lock: install ## compile requirements.in and requirements.gpu.in anew
+install-gpu-jax: ## make .venv with JAX's CUDA wheels, for the tasks on examples
+	@sh tools/install.sh requirements.gpu-jax.lock
+
+check-gpu: ## on a machine with a GPU, after one of these: does it do what the CPU does?
+	@$(PY) -m benchmarks.check_gpu
+
+lock: install ## compile requirements.in and those for GPUs anew
 	@sh tools/lock.sh
 
 lint: install ## ruff, mypy, and the layers

@@ -201,6 +201,20 @@ class StackOverflow(task.UserTask):
 
         return group_training.group_of_rows([client.arrays[0] for client in clients])
 
+    def heldout_users(self) -> Sequence[groups.Group]:
+        """Returns the users of the split 'heldout' who are not in 'train' as well."""
+        found = (
+            groups.by_type(self.data, "heldout")
+            if self.config.pds
+            else groups.everyone(self.data.users("heldout"))
+        )
+        names = self.data.user_name
+        known = {names(user) for user in self.users()}
+        return [
+            groups.Group(name, np.array([u for u in users if names(u) not in known]))
+            for name, users in found
+        ]
+
     def initial_weights(self) -> task.Weights:
         """Returns the weights of round 0."""
         weights = next_word.initial_weights(self.sizes, self.config.seed)

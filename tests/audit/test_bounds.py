@@ -110,7 +110,7 @@ def test_bad_counts_are_refused():
 def test_the_light_part_of_the_audit_needs_no_tensorflow():
     code = (
         "import sys, tff_agg.audit.findings, tff_agg.audit.simulation\n"
-        "import tff_agg.audit.noise_check\n"
+        "import tff_agg.audit.noise_check, tff_agg.audit.membership\n"
         "print(sorted({'tensorflow', 'jax', 'tensorflow_federated'} & {*sys.modules}))"
     )
     done = subprocess.run(

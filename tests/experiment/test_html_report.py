@@ -91,12 +91,13 @@ def test_text_cannot_become_markup():
         privacy={"guarantee": guarantee, **listed}, facts=table,
         below=bad,
         audit={"paragraph": bad, "table": table, "refuted": True, "picture": bad},
+        membership={"paragraph": bad, "table": table, "picture": bad},
         curves=bad, tested=table, methods=table,
         config=report.ReportConfig(run=bad), uncertainty={"reason": bad},
         settings=table, fingerprint=bad, environment=bad,
     )  # fmt: skip
     assert "script" not in Reader(text).tags
-    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 30
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 35
 
 
 FINDING = {

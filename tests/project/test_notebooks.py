@@ -16,6 +16,7 @@ NAMES = [
     "04_periodic_shift",
     "05_uncertainty",
     "06_your_own_task",
+    "07_results",
 ]
 
 

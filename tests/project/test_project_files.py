@@ -15,7 +15,7 @@ from tests.project import build_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHELL = shutil.which("sh") or "sh"
-LOCKS = ["requirements.lock", "requirements.gpu.lock"]
+LOCKS = ["requirements.lock", "requirements.gpu.lock", "requirements.gpu-jax.lock"]
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -34,6 +34,17 @@ def test_the_lock_answers_every_request():
     wanted = re.findall(r"^([\w-]+)", (ROOT / "requirements.in").read_text(), re.M)
     assert len(wanted) > 10
     assert set(wanted) <= locked
+
+
+def test_no_environment_has_cuda_of_two_kinds():
+    kinds = {
+        name: set(
+            re.findall(r"^nvidia-[\w-]+-(cu\d+)==", (ROOT / name).read_text(), re.M)
+        )
+        for name in LOCKS
+    }
+    # libcusolver.so.11 and ptxas are in the wheels of both, under the same paths.
+    assert kinds == {LOCKS[0]: set(), LOCKS[1]: {"cu11"}, LOCKS[2]: {"cu12"}}
 
 
 LIGHT = [

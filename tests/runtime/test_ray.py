@@ -442,6 +442,7 @@ def test_wrong_options_are_refused_before_anything_starts():
         ({"lanes": 0}, "lanes must be a whole number of at least 1, got 0"),
         ({"cpus_per_lane": 0}, "cpus_per_lane must be a positive finite number, got 0"),
         ({"gpus_per_lane": -1}, "gpus_per_lane must be .* at least 0, got -1"),
+        ({"gpu_memory_mb": 500}, "gpu_memory_mb=500 needs gpus_per_lane above 0"),
     ):
         with pytest.raises(ValueError, match=message):
             runtime.create("ray", **options)

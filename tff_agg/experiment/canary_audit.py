@@ -29,20 +29,29 @@ if TYPE_CHECKING:
 
     from tff_agg.federated.trainers import Trainer
 
+# What is not asked for beside `membership`, which trains nothing.
+_CANARIES = ("membership", (False,))
+
 
 @dataclasses.dataclass(frozen=True)
 class AuditConfig:
     """How a run is audited."""
 
     canaries: int = described(
-        1000, "how many canaries; about half of them take part", at_least=10
+        1000, "how many canaries; about half of them take part", at_least=10,
+        only_with=_CANARIES,
+    )  # fmt: skip
+    users: bool = described(
+        True, "train on the run's users as well", only_with=_CANARIES
     )
-    users: bool = described(True, "train on the run's users as well")
-    window: int = described(10, "checkpoints of UTA and OPA", at_least=1)
+    window: int = described(
+        10, "checkpoints of UTA and OPA", at_least=1, only_with=_CANARIES
+    )
     confidence: float = described(0.95, "how often a sound run is not accused")
     insecure_seed: int | None = described(
         None,
         "known coins and a known noise seed, for tests; by default both are secret",
+        only_with=_CANARIES,
     )
 
     def __post_init__(self) -> None:

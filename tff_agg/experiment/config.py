@@ -311,9 +311,14 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
         1.0, "ray: CPUs of the cluster that a lane takes",
         role="place", only_with=("runtime", ("ray",)),
     )  # fmt: skip
-    gpus_per_lane: float = described(
-        0.0, "ray: GPUs of the cluster that a lane takes",
-        role="place", only_with=("runtime", ("ray",)),
+    gpus_per_lane: float | None = described(
+        None, "GPUs that a lane takes, such as 0.5 where two share one; not given: "
+        "one of this machine's, if it has any (local), none of the cluster's (ray)",
+        role="place", only_with=("runtime", ("local", "ray")),
+    )  # fmt: skip
+    gpu_memory_mb: float | None = described(
+        None, "the memory of a GPU that a lane may take, in MB; not given: as needed",
+        role="place", only_with=("runtime", ("local", "ray")),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -408,12 +413,13 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
 
     def runtime_options(self) -> dict[str, Any]:
         """Returns the options of the runtime that it is created with."""
-        options: dict[str, Any] = {} if self.lanes is None else {"lanes": self.lanes}
+        names = ("lanes", "gpus_per_lane", "gpu_memory_mb")
+        given = {name: getattr(self, name) for name in names}
+        options = {name: value for name, value in given.items() if value is not None}
         if self.runtime == "ray":
             options |= {
                 "address": self.ray_address,
                 "cpus_per_lane": self.cpus_per_lane,
-                "gpus_per_lane": self.gpus_per_lane,
             }
         return options
 

@@ -88,6 +88,10 @@ class KerasTask(RowsTask, UserTask):
         examples = tf.data.Dataset.from_tensor_slices(self._as_specified(client.arrays))
         return examples.batch(self.config.batch_size)
 
+    def scored_on(self, client: Client) -> Structure:
+        """Returns a user's features and labels."""
+        return self._as_specified(client.arrays)
+
     def group(self, clients: Sequence[Client]) -> "tf.data.Dataset":
         """Returns the batches of several users."""
         from tff_agg.federated import grouping

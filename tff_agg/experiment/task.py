@@ -148,8 +148,8 @@ class Task(abc.ABC):
             return type(self)(config)
         other = type(self)(config, self.data)
         # Digests of a million examples take seconds.
-        cached = {k: v for k, v in self.__dict__.items() if k in _DIGESTS}
-        other.__dict__.update(cached)
+        for name in {"example_digests", "fingerprint"} & self.__dict__.keys():
+            other.__dict__[name] = self.__dict__[name]
         return other
 
     def has_data_of(self, config: RunConfig) -> bool:
@@ -380,6 +380,14 @@ class UserTask(Task):
           round_number: The round, from 0.
         """
 
+    def heldout_users(self) -> Sequence[populations.Group]:
+        """Returns users who are never trained on and whom `client` knows, by group."""
+        return ()
+
+    def scored_on(self, client: Client) -> Any:
+        """Returns a client's data as `evaluator` takes those of a group."""
+        return client.arrays[0] if len(client.arrays) == 1 else tuple(client.arrays)
+
     @abc.abstractmethod
     def model(self) -> "TrainableModel":
         """Returns what `build_dp_ftrl_process` trains; imports TensorFlow."""
@@ -454,10 +462,6 @@ class ExampleTask(Task):
             for row in np.concatenate(flat, axis=1)
         ]
         return np.frombuffer(b"".join(digests), np.uint64).reshape(-1, 2)
-
-
-# What `with_config` takes along.
-_DIGESTS = ("example_digests", "fingerprint")
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism in closed form: δ, ε and μ, and ε by looser conversions.
+"""The Gaussian mechanism in closed form: δ, ε, μ, tests, and ε by looser conversions.
 
 Whoever sees the noise of a Gaussian mechanism has to tell two normal distributions of
 variance 1 apart whose means differ by μ, the sensitivity over the noise's standard
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy.optimize
-from scipy.special import erf, log_ndtr
+from scipy.special import erf, log_ndtr, ndtr, ndtri
 
 from tff_agg import checks
 
@@ -87,6 +87,21 @@ def mu(epsilon_value: float, delta: float) -> float:
     while epsilon(found, delta) > epsilon_value:
         found, step = found * (1 - step), 2 * step
     return found
+
+
+def power(mu: float, size: np.ndarray) -> np.ndarray:
+    """Returns the power of the best test that tells the two apart, at some sizes.
+
+    The size is its rate of false positives, the power that of true ones. No test of
+    whether one user took part does better (Dong, Roth and Su, 2022).
+
+    Example:
+      >>> power(1.0, np.array([0.0, 0.05, 1.0])).round(4).tolist()
+      [0.0, 0.2595, 1.0]
+    """
+    if math.isinf(mu):
+        return np.ones_like(size, float)
+    return ndtr(ndtri(np.asarray(size, float)) + mu)
 
 
 def textbook(rho: float, delta: float) -> float:

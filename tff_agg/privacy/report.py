@@ -12,7 +12,7 @@ import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import filelock
 
@@ -134,7 +134,7 @@ def _or_none(value: float) -> float | None:
 
 def markdown(content: Mapping[str, Any]) -> str:
     """Returns a report as a Markdown page."""
-    return prose.page("page", **{"audit": None, **content})
+    return prose.page("page", **{"audit": None, "membership": None, **content})
 
 
 def write_report(folder: str | os.PathLike, plan: Plan, **details: Any) -> None:
@@ -180,14 +180,20 @@ def searches_of(folder: str | os.PathLike) -> JsonObject:
     return json.loads(path.read_text("utf-8")).get("tuning", {})
 
 
-def add_audit(folder: str | os.PathLike, found: Mapping[str, Json]) -> None:
+def add_audit(
+    folder: str | os.PathLike,
+    found: Mapping[str, Json],
+    kind: Literal["audit", "membership"] = "audit",
+) -> None:
     """Adds to a run's report what an audit of it has found, in place of an earlier one.
 
     Args:
       folder: The run's folder, with its report.
-      found: `findings`, a list of mappings with `threat`, `claimed`, `estimate`,
-        `lower_bound` and `refutes_claim` each; `paragraph`, what they mean; and
-        anything else in JSON values.
+      found: Of an audit with canaries `findings`, a list of mappings with `threat`,
+        `claimed`, `estimate`, `lower_bound` and `refutes_claim` each; of an attack on
+        membership a `table` of texts, with `head` and `rows`. `paragraph`, what they
+        mean; and anything else in JSON values.
+      kind: Which of the two it is.
 
     Raises:
       FileNotFoundError: The folder has no report.
@@ -195,7 +201,7 @@ def add_audit(folder: str | os.PathLike, found: Mapping[str, Json]) -> None:
     target = pathlib.Path(folder)
     with _alone(target):
         content = json.loads((target / "privacy_report.json").read_text("utf-8"))
-        _write(target, content | {"audit": dict(found)})
+        _write(target, content | {kind: dict(found)})
 
 
 @contextlib.contextmanager

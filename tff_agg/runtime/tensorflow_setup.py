@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 
+from tff_agg.runtime import gpus
 from tff_agg.runtime.memory import keep_memory
 from tff_agg.runtime.quiet import quiet_tensorflow
 from tff_agg.runtime.threads import configure_threads, shorten_turns
@@ -26,6 +27,7 @@ def set_up_tensorflow(
     - One thread inside an operation: every core has a lane (`configure_threads`).
     - Python's threads change over every half millisecond (`shorten_turns`).
     - Freed memory is kept for the next round (`keep_memory`).
+    - Memory of GPUs is taken as it is needed (`gpus.grow_as_needed`).
     - The import writes nothing to the terminal but errors (`quiet_tensorflow`).
 
     Args:
@@ -62,6 +64,11 @@ def set_up_tensorflow(
             "set_up_tensorflow was called; call it first"
         )
     shorten_turns()
+    if not gpus.grow_as_needed():
+        missed.append(
+            "TensorFlow keeps the memory of the GPUs that it took: it ran something "
+            "before set_up_tensorflow was called; call it first"
+        )
     if not keep_memory():
         missed.append("freed memory goes back to the system: this is not glibc")
     for sentence in missed:

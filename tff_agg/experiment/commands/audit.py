@@ -3,6 +3,9 @@
 Prints, for each threat model, the claimed ε, an estimate with its confidence interval
 and a lower bound; writes them with a picture to the run's folder and its privacy
 report. The exit status is 1 if a lower bound is above the claim.
+
+With --membership it trains nothing: it attacks the models that the run has stored, by
+the loss of users who took part and of users who did not.
 """
 
 import contextlib
@@ -12,11 +15,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tff_agg.aliases import Structure
-from tff_agg.experiment import canary_audit, progress, runs
+from tff_agg.experiment import canary_audit, membership_audit, progress, runs
 from tff_agg.experiment.build.start import first_weights
 from tff_agg.experiment.canary_audit import AuditConfig, Subject
 from tff_agg.experiment.commands import Command
 from tff_agg.experiment.commands.of_runs import OfRun
+from tff_agg.experiment.membership_audit import MembershipConfig
 from tff_agg.experiment.study import show
 from tff_agg.experiment.study.show import Table
 from tff_agg.experiment.task import Task, UserTask
@@ -131,11 +135,35 @@ def audit_run(run: runs.Run, config: AuditConfig) -> int:
     return 1 if outcome.refutes_claim else 0
 
 
-def audit(task_class: type[Task], of_run: OfRun, config: AuditConfig) -> int:
+def attack_run(run: runs.Run, config: MembershipConfig, confidence: float) -> int:
+    """Attacks a run's models, prints what is found and returns the exit status."""
+    with contextlib.closing(
+        progress.open_bar("membership", config.checkpoints, unit="model")
+    ) as bar:
+        outcome = membership_audit.run(run, config, confidence, lambda: bar.update(1))
+    print(show.render(outcome.table))
+    members, others, whose = outcome.compared
+    print(f"{members:,} users who took part, {others:,} {whose}")
+    print(f"Everything is in {outcome.folder}")
+    print(outcome.summary())
+    return 1 if outcome.refutes_claim else 0
+
+
+def audit(
+    task_class: type[Task],
+    of_run: OfRun,
+    config: AuditConfig,
+    by_loss: MembershipConfig,
+) -> int:
     """Audits the run that the options name."""
-    return audit_run(runs.Run.open(task_class, of_run.run, of_run.data), config)
+    run = runs.Run.open(task_class, of_run.run, of_run.data)
+    if by_loss.membership:
+        return attack_run(run, by_loss, config.confidence)
+    return audit_run(run, config)
 
 
 def command(task: type[Task]) -> Command:
     """Returns the command of a task."""
-    return Command(functools.partial(audit, task), (OfRun, AuditConfig))
+    return Command(
+        functools.partial(audit, task), (OfRun, AuditConfig, MembershipConfig)
+    )

@@ -68,6 +68,7 @@ def write(
         facts=_facts(privacy),
         below=below_trivial(_newest_scores(run), run.task.metrics),
         audit=_audit(run, privacy),
+        membership=_membership(run, privacy),
         curves=_curves(run),
         tested=_tested(run),
         methods=_methods(run, config, on_progress),
@@ -142,13 +143,30 @@ def _audit(run: runs.Run, privacy: dict[str, Any]) -> dict[str, Any] | None:
     audited = privacy.get("audit")
     if not audited:
         return None
-    path = run.folder / "audit" / "scores.png"
     return {
         "paragraph": audited["paragraph"],
         "table": audit.table(audited["findings"]),
         "refuted": any(finding["refutes_claim"] for finding in audited["findings"]),
-        "picture": _as_url("image/png", path.read_bytes()) if path.exists() else None,
+        "picture": _picture(run, "scores.png"),
     }
+
+
+def _membership(run: runs.Run, privacy: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns what an attack on membership has found; None where there was none."""
+    found = privacy.get("membership")
+    if not found:
+        return None
+    return {
+        "paragraph": found["paragraph"],
+        "table": Table(found["table"]["head"], found["table"]["rows"]),
+        "picture": _picture(run, "membership.png"),
+    }
+
+
+def _picture(run: runs.Run, name: str) -> str | None:
+    """Returns a picture of an audit; None where it is not there."""
+    path = run.folder / "audit" / name
+    return _as_url("image/png", path.read_bytes()) if path.exists() else None
 
 
 def _curves(run: runs.Run) -> str | None:

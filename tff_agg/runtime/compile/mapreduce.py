@@ -17,6 +17,7 @@ from tff_agg.runtime.compile import private_api, rounds, stages, values
 from tff_agg.runtime.compile.placements import Arguments, contains_federated
 from tff_agg.runtime.compile.tff_executor import TffExecutor
 from tff_agg.runtime.compile.values import Value
+from tff_agg.runtime.lanes.pool import choose_device
 
 Call = Callable[[Value], Value]
 
@@ -27,10 +28,17 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
     Args:
       show_data_in_errors: As for `LocalContext`.
       worker: As for `LocalContext`.
+      server_device: As for `LocalContext`.
+
+    Attributes:
+      server_device: The full name of the device on which the server's part runs.
     """
 
-    def __init__(self, show_data_in_errors: bool, worker: bool):
+    def __init__(
+        self, show_data_in_errors: bool, worker: bool, server_device: str | None = None
+    ):
         self._show_data = show_data_in_errors
+        self.server_device = choose_device(server_device)
         self._executor = TffExecutor(worker, show_data_in_errors)
         self._compiled: dict[int, tuple[weakref.ref[tff.Computation], Call]] = {}
         self._lock = threading.Lock()
@@ -65,7 +73,9 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
         signature = comp.type_signature
         try:
             if contains_federated(signature.parameter, signature.result):
-                return _federated(comp, self._lanes_for, self._show_data)
+                return _federated(
+                    comp, self._lanes_for, self._show_data, self.server_device
+                )
             return _plain(comp, self._show_data)
         except _DoesNotFit as error:
             reason = f"it does not fit TFF's MapReduce form: {error}"
@@ -103,6 +113,7 @@ def _federated(
     comp: tff.Computation,
     lanes_for: Callable[[tff.backends.mapreduce.MapReduceForm], rounds.Lanes],
     show_data: bool,
+    device: str,
 ) -> Call:
     """Makes a call of a computation with server and client values."""
     signature = comp.type_signature
@@ -111,7 +122,7 @@ def _federated(
         form = rounds.form_of(arguments.two_by_two(comp))
     except Exception as error:
         raise _DoesNotFit(error) from error
-    run = rounds.Round(form, lanes_for(form), show_data)
+    run = rounds.Round(form, lanes_for(form), show_data, device)
     states = values.leaf_count(run.state_type)
     # A state that goes into the next round stays in TensorFlow; an output that is read
     # becomes numbers.

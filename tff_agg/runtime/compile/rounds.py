@@ -67,6 +67,7 @@ class Round:
       form: What `form_of` gives.
       lanes: Where clients are worked through.
       show_data: Whether errors may quote data.
+      device: Where the server's part runs, noise and step among it.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class Round:
         form: tff.backends.mapreduce.MapReduceForm,
         lanes: Lanes,
         show_data: bool = False,
+        device: str | None = None,
     ):
         self._lanes = lanes
         self._show_data = show_data
+        self._device = device
         self._one_at_a_time = threading.Lock()
         self.state_type = form.type_signature.parameter[0].member
         self._prepare = Stage(form.prepare)
@@ -112,7 +115,9 @@ class Round:
         return total
 
     def _run_stage(self, name: str, call: Call, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        return run_stage(name, call, *tensors, show_data=self._show_data)
+        return run_stage(
+            name, call, *tensors, show_data=self._show_data, device=self._device
+        )
 
 
 class _FinishFunction:

@@ -71,11 +71,16 @@ def need_no_variables(program: graphs.Program, stage: str) -> None:
 
 
 def run_stage(
-    name: str, call: Call, *tensors: tf.Tensor, show_data: bool = False
+    name: str,
+    call: Call,
+    *tensors: tf.Tensor,
+    show_data: bool = False,
+    device: str | None = None,
 ) -> list[tf.Tensor]:
-    """Calls a server stage; an error of TensorFlow's names it."""
+    """Calls a server stage on a device; an error of TensorFlow's names the stage."""
     try:
-        return call(*tensors)
+        with tf.device(device):
+            return call(*tensors)
     except tf.errors.OpError as error:
         cause = error
     reason = disclosure.describe(cause, call.graphs, show_data)

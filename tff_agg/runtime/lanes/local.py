@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow_federated as tff
 
+from tff_agg.runtime import gpus
 from tff_agg.runtime.compile.client_work import ClientForm
 from tff_agg.runtime.compile.mapreduce import MapReduceContext
 from tff_agg.runtime.lanes.pool import Lane, LanePool, choose_lanes
@@ -25,6 +26,11 @@ class LocalContext(MapReduceContext):
         of cores, where None.
       devices: TensorFlow devices to share out over the lanes; all GPUs where None, else
         the CPU.
+      gpus_per_lane: The part of a GPU that a lane has: 1/2 makes two lanes for each.
+      gpu_memory_mb: How much memory of a GPU a lane may take, in MB; it must be said
+        where lanes share one. Where None, memory grows as needed.
+      server_device: The TensorFlow device on which the server's part runs, with noise
+        and step; the first GPU where None, else the CPU.
       on_client: Called with a `ClientRun` after each client, from the lane's thread.
       show_data_in_errors: Whether errors quote what TensorFlow says, which may be
         values of a client's data, in the message and as the error's cause. For finding
@@ -44,11 +50,15 @@ class LocalContext(MapReduceContext):
         *,
         lanes: int | None = None,
         devices: Sequence[str] | None = None,
+        gpus_per_lane: float = 1,
+        gpu_memory_mb: float | None = None,
+        server_device: str | None = None,
         on_client: Observer | None = None,
         show_data_in_errors: bool = False,
         worker: bool = True,
     ):
-        super().__init__(show_data_in_errors, worker)
+        gpus.share(gpus_per_lane, gpu_memory_mb)
+        super().__init__(show_data_in_errors, worker, server_device)
         self._pool = LanePool(choose_lanes(lanes, devices))
         weakref.finalize(self, self._pool.close)
         self._on_client = on_client

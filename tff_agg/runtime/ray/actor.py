@@ -30,11 +30,13 @@ class LaneSettings(NamedTuple):
       facts: The server's `lane_facts`; a lane that differs refuses to work.
       inter_op: Operations at the same time.
       show_data: Whether errors may quote data.
+      gpu_memory_mb: How much memory of its GPU it may take; None: as it needs.
     """
 
     facts: dict[str, Any]
     inter_op: int
     show_data: bool
+    gpu_memory_mb: float | None = None
 
 
 class SharedData(NamedTuple):
@@ -79,9 +81,12 @@ class LaneActor:
 
         threads = facts["threads_inside_operation"]
         tensorflow_setup.set_up_tensorflow(intra_op=threads, inter_op=settings.inter_op)
+        from tff_agg.runtime import gpus
         from tff_agg.runtime.lanes import pool
         from tff_agg.runtime.lanes.facts import lane_facts
 
+        # Ray shows a lane its own GPU only, or the one that it shares.
+        gpus.share(1, settings.gpu_memory_mb)
         here = lane_facts()
         if here != facts:
             other = [

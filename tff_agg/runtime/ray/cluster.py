@@ -71,7 +71,9 @@ class RayContext(MapReduceContext):
       lanes: How many; as many as the cluster has room for now, where None. Their number
         decides the last bits of results, so name it where results must be repeated.
       cpus_per_lane: How many CPUs of the cluster a lane takes.
-      gpus_per_lane: How many GPUs.
+      gpus_per_lane: How many GPUs; lanes share one where it is less than 1.
+      gpu_memory_mb: How much memory of a GPU a lane may take, in MB; where None, it
+        grows as needed.
       on_client: Called with a `ClientRun` for each client, when its lane has ended.
       show_data_in_errors: As for `LocalContext`.
       object_store_bytes: The size of the object store that is started here; Ray's own
@@ -97,6 +99,7 @@ class RayContext(MapReduceContext):
         lanes: int | None = None,
         cpus_per_lane: float = 1,
         gpus_per_lane: float = 0,
+        gpu_memory_mb: float | None = None,
         on_client: Observer | None = None,
         show_data_in_errors: bool = False,
         object_store_bytes: int | None = None,
@@ -106,12 +109,24 @@ class RayContext(MapReduceContext):
         lanes = None if lanes is None else checks.whole("lanes", lanes)
         checks.number("cpus_per_lane", cpus_per_lane, "(0, inf)")
         checks.number("gpus_per_lane", gpus_per_lane, "[0, inf)")
+        if gpu_memory_mb is not None:
+            checks.number("gpu_memory_mb", gpu_memory_mb, "(0, inf)")
+            if not gpus_per_lane:
+                raise ValueError(
+                    f"gpu_memory_mb={gpu_memory_mb:g} needs gpus_per_lane above 0: "
+                    "lanes have no GPU"
+                )
         self._on_client = on_client
         self.traffic: Traffic | None = None
         cpus = max(usable_cores(), (lanes or 0) * cpus_per_lane)
         session = RaySession(address, cpus=cpus, object_store_bytes=object_store_bytes)
         self._crew = _Crew(
-            session, lanes, cpus_per_lane, gpus_per_lane, show_data_in_errors
+            session,
+            lanes,
+            cpus_per_lane,
+            gpus_per_lane,
+            gpu_memory_mb,
+            show_data_in_errors,
         )
         weakref.finalize(self, self._crew.close)
 
@@ -143,6 +158,7 @@ class _Crew:
         lanes: int | None,
         cpus: float,
         gpus: float,
+        gpu_memory_mb: float | None,
         show_data: bool,
     ):
         import ray
@@ -168,7 +184,10 @@ class _Crew:
                 lanes,
             )
         settings = LaneSettings(
-            facts.lane_facts(), inter_op=max(1, round(cpus)), show_data=show_data
+            facts.lane_facts(),
+            inter_op=max(1, round(cpus)),
+            show_data=show_data,
+            gpu_memory_mb=gpu_memory_mb,
         )
         actor = ray.remote(LaneActor).options(
             num_cpus=cpus,
