@@ -12,7 +12,6 @@ from cifar.data import synthetic
 from cifar.studies import (
     arms,
     error_bars,
-    pretraining,
     probes,
     side_by_side,
     table,
@@ -373,56 +372,6 @@ def test_probes_are_judged_on_validation_data_alone(monkeypatch, tmp_path):
     ]
 
 
-# Pre-training.
-
-
-def test_fine_tuning_from_the_average_stands_beside_that_from_the_last(
-    monkeypatch, tmp_path
-):
-    options = pretraining.Pretraining(out=str(tmp_path), epsilons=(1.0,), seeds=3)
-    declared = pretraining.declare(options)
-    monkeypatch.setattr(Cifar, "open_data", lambda self: synthetic("cifar10", (8,)))
-
-    # A network for each seed, whose average's features are two points better.
-    def told(config, *_):
-        better = 0.02 * ("EMA" in config.features)
-        return 0.5 + better + 0.01 * config.learning_rate + 0.03 * config.seed
-
-    train = Told(told)
-    found = perform(dataclasses.replace(declared, train=train), tmp_path)
-    folders = {config.data_dir for config, _ in train.asked}
-    assert len(folders) == 4  # One is for the choice of the rate.
-    table = pretraining.report(options, found).tables["pretraining"]
-    rows = [list(map(str, row)) for row in table.rows]
-    assert [row[:3] for row in rows] == [
-        [f"ε = 1, {schedule} rate", model, "4"]
-        for schedule in ("constant", "cosine")
-        for model in ("last iterate", "EMA")
-    ]
-    assert [row[-1] for row in rows] == ["", "+2.00 ± 0.00"] * 2
-    with pytest.raises(ValueError, match="8 networks are not pre-trained yet"):
-        dataclasses.replace(options, dry_run=True).prepared()
-
-
-@pytest.mark.slow
-def test_a_network_is_pretrained_on_public_images_and_fine_tuned_on_others(tmp_path):
-    sizes = {"pretraining_steps": 20, "shrink": 8, "steps": 2, "batch_size": 50}
-    options = pretraining.Pretraining(
-        out=str(tmp_path), synthetic=True, schedules=("constant",), epsilons=(8.0,),
-        training_examples=700, seeds=1, **sizes,
-    ).prepared()  # fmt: skip
-    path = tmp_path / "features" / "seed0" / "cifar10" / "constant_EMA.npz"
-    with np.load(path) as found:
-        assert found["train_x"].shape == (1000, 64)
-        assert {label % 2 for label in found["train_y"]} == {1}
-    last = path.with_name("constant_last_iterate.npz")
-    assert path.read_bytes() != last.read_bytes()
-    written = path.stat().st_mtime_ns
-    made = perform(pretraining.declare(options.prepared()), tmp_path)
-    assert path.stat().st_mtime_ns == written
-    assert len(pretraining.report(options, made).tables["pretraining"].rows) == 2
-
-
 # Uncertainty.
 
 
@@ -448,6 +397,25 @@ def test_checkpoints_that_vary_like_runs_have_a_ratio_of_one():
     ]
     (only,) = error_bars.of_scores(independent, last, [1]).values()
     np.testing.assert_allclose(only.ratio, 1, atol=0.2)
+
+
+@pytest.mark.parametrize("period", [1, 20])
+def test_walks_have_about_the_bars_of_runs_where_nobody_says_how_far_apart(period):
+    generator = np.random.default_rng(0)
+    centre, last = generator.dirichlet(np.ones(4), size=200), 240
+
+    def run():
+        walk = 0.001 * generator.standard_normal((last + 1, 200, 4)).cumsum(axis=0)
+        # Under a shift predictions swing, and come back: that is no noise.
+        swing = 0.05 * np.abs(np.arange(last + 1) % period / period - 0.5)
+        moved = centre + walk + swing[:, None, None] * [1, -1, 0, 0]
+        return dict(enumerate(moved))
+
+    runs = [run() for _ in range(5)]
+    found, near = error_bars.of_scores(runs, last, [0, 1], period).values()
+    # A walk of so few predictions looks a little like a long memory.
+    assert ((found.ratio > 0.6) & (found.ratio < 2)).all()
+    assert (near.ratio > 1.5 * found.ratio).all()
 
 
 def test_a_walk_is_told_from_what_is_pulled_back():
