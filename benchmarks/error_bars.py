@@ -25,7 +25,6 @@ from tff_agg.noise.mechanism import Mechanism
 from tff_agg.recycling import separation
 
 MIXED = (1e-4, 1e-3, 1e-2, 1e-1)
-CURVATURES = ((0.0,), *((h,) for h in MIXED), MIXED)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,23 +144,40 @@ class Options:
 
     rounds: int = described(1000, "rounds of a run", at_least=100)
     predictions: int = described(300, "predictions", at_least=2)
+    runs: int = described(
+        1, "runs of each kind; figures are means, ± the standard deviation", at_least=1
+    )
+    forgotten: tuple[float, ...] = described(
+        (0.0, *MIXED), "the shares of θ that a round forgets; 0 is a random walk"
+    )
 
 
 def main(options: Options) -> None:
     """Simulates and prints."""
     rounds = options.rounds
+    curvatures = [(share,) for share in options.forgotten]
+    if set(MIXED) <= set(options.forgotten):
+        curvatures.append(MIXED)
+
+    def several(setting: Setting, of: tuple[float, ...]) -> np.ndarray:
+        seeds = range(options.runs)
+        return np.array(
+            [run(setting, of, rounds, options.predictions, seed=s) for s in seeds]
+        )
+
     programs.tell(
         "noise | momentum | forgotten | last ten | apart | by | widened",
-        "{of} | {bars.consecutive:.2f} | {bars.apart:.2f} | {bars.separation} | "
-        "{bars.widened:.2f}",
+        "{of} | {mean[0]:.2f} | {mean[1]:.2f} | {mean[3]:.0f} | {mean[2]:.2f}{spread}",
         (
             {
                 "of": f"{setting.name} | {setting.momentum} | "
-                + ("mixed" if len(curvatures) > 1 else f"{curvatures[0]:g}"),
-                "bars": run(setting, curvatures, rounds, options.predictions),
+                + ("mixed" if len(of) > 1 else f"{of[0]:g}"),
+                "mean": bars.mean(axis=0),
+                "spread": f" ± {bars[:, 2].std():.2f}" if options.runs > 1 else "",
             }
             for setting in settings(rounds)
-            for curvatures in CURVATURES
+            for of in curvatures
+            for bars in [several(setting, of)]
         ),
         f"{rounds} rounds; standard deviations over the exact one",
     )

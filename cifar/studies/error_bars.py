@@ -1,9 +1,11 @@
 """Interval widths from one run's checkpoints against those from independent runs.
 
 For each separation of the checkpoints, so that it shows how far apart they have to be
-before they vary as much as runs of different seeds do.
+before they vary as much as runs of different seeds do; and as far apart as their
+predictions say, widened, which nobody chooses.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from tff_agg.experiment.config import RunConfig
 from tff_agg.experiment.study import widths
 from tff_agg.experiment.study.declare import Line
 from tff_agg.experiment.study.results import Results
+from tff_agg.recycling import separation
 from tff_agg.recycling.uncertainty import Comparison
 
 SIZES = (2, 3, 4, 5)
@@ -37,19 +40,21 @@ def steps(last: int, separations: Sequence[int]) -> tuple[int, ...]:
 
 def kept(config: RunConfig) -> tuple[int, ...]:
     """Returns the steps of a run whose checkpoints are needed."""
-    needed = [
-        steps(level.steps, level.separations)
-        for level in arms.LEVELS.values()
-        if level.steps == config.rounds
-    ]
-    return tuple(sorted(set().union(*needed)))
+    every = range(1, config.rounds + 1)
+    needed = {*separation.rounds_to_compare(every, period=_period(config))}
+    for level in arms.LEVELS.values():
+        if level.steps == config.rounds:
+            needed.update(steps(level.steps, level.separations))
+    return tuple(sorted(needed))
 
 
-def checkpoints(
-    results: Results, line: Line, level: arms.Level
-) -> list[dict[int, Weights]]:
+def _period(config: RunConfig) -> int:
+    return config.pds_period if config.pds else 1
+
+
+def checkpoints(results: Results, line: Line) -> list[dict[int, Weights]]:
     """Returns the checkpoints of each run of a line, by step; none if some lack."""
-    needed = set(steps(level.steps, level.separations))
+    needed = set(kept(results.config(line)))
     runs = [side_by_side.checkpoints(results.out, run) for run in results.runs(line)]
     return [] if any(needed - set(run) for run in runs) else runs
 
@@ -67,11 +72,10 @@ def compare(
     task = Cifar(config)
     rows = task.flat_sample(task.fixed_sample("heldout", EXAMPLES))
     predict = task.predictor()
-    needed = steps(level.steps, level.separations)
     scores = [
-        {step: predict(run[step], rows).scores for step in needed} for run in runs
+        {step: predict(run[step], rows).scores for step in kept(config)} for run in runs
     ]
-    return of_scores(scores, level.steps, level.separations)
+    return of_scores(scores, level.steps, (*level.separations, 0), _period(config))
 
 
 def walks(
@@ -81,7 +85,8 @@ def walks(
     if level.noise_multiplier is None:
         return {}
     variance = level.step_variance(config.learning_rate)
-    of_runs = [walk(run, variance) for run in runs]
+    needed = steps(level.steps, level.separations)
+    of_runs = [walk({step: run[step] for step in needed}, variance) for run in runs]
     return {apart: float(np.mean([w[apart] for w in of_runs])) for apart in of_runs[0]}
 
 
@@ -107,20 +112,39 @@ def walk(kept: Mapping[int, Mapping[str, Any]], variance: float) -> dict[int, fl
 
 
 def of_scores(
-    scores: Sequence[Mapping[int, np.ndarray]], last: int, separations: Sequence[int]
+    scores: Sequence[Mapping[int, np.ndarray]],
+    last: int,
+    separations: Sequence[int],
+    period: int = 1,
 ) -> dict[str, Comparison]:
-    """Compares by predicted distributions, [examples, classes] for each run's steps."""
+    """Compares by predicted distributions, [examples, classes] for each run's steps.
+
+    Args:
+      scores: Of each run.
+      last: The last step.
+      separations: In steps; 0: as found.
+      period: Of the shift; 1: there is none.
+    """
     sizes = [size for size in SIZES if size <= len(scores)]
-    compared = {}
-    for apart in separations:
-        rounds = range(last - (max(sizes) - 1) * apart, last + 1, apart)
-        bars = error_bars.ErrorBars(tuple(rounds), apart=apart)
-        compared[widths.in_words(apart)] = error_bars.compare(
+
+    @functools.cache
+    def bars(apart: int, run: int) -> error_bars.ErrorBars:
+        if apart:
+            rounds = range(last - (max(sizes) - 1) * apart, last + 1, apart)
+            return error_bars.ErrorBars(tuple(rounds), apart=apart)
+        own = scores[run]
+        return error_bars.of_scores(
+            lambda step, chunk: own[step], sorted(own), [None], period=period
+        )
+
+    return {
+        widths.in_words(apart): error_bars.compare(
             [last] * len(scores),
-            ([bars] * len(scores)).__getitem__,
+            functools.partial(bars, apart),
             lambda handle, chunk: scores[handle.run][handle.round],
             [None],
             sizes,
             repeats=_REPEATS,
         )
-    return compared
+        for apart in separations
+    }

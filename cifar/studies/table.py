@@ -154,7 +154,7 @@ def report(options: Table, results: Results) -> Report:
             continue
         for line, columns in rows.items():
             own, trained = row_of(level, shift, line), columns[TRAINED]
-            if runs := error_bars.checkpoints(of_level, trained, arms.LEVELS[level]):
+            if runs := error_bars.checkpoints(of_level, trained):
                 config = of_level.config(trained)
                 assert isinstance(config, CifarConfig)
                 which = config, runs, arms.LEVELS[level]

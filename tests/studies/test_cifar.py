@@ -399,6 +399,25 @@ def test_checkpoints_that_vary_like_runs_have_a_ratio_of_one():
     np.testing.assert_allclose(only.ratio, 1, atol=0.2)
 
 
+@pytest.mark.parametrize("period", [1, 20])
+def test_walks_have_about_the_bars_of_runs_where_nobody_says_how_far_apart(period):
+    generator = np.random.default_rng(0)
+    centre, last = generator.dirichlet(np.ones(4), size=200), 240
+
+    def run():
+        walk = 0.001 * generator.standard_normal((last + 1, 200, 4)).cumsum(axis=0)
+        # Under a shift predictions swing, and come back: that is no noise.
+        swing = 0.05 * np.abs(np.arange(last + 1) % period / period - 0.5)
+        moved = centre + walk + swing[:, None, None] * [1, -1, 0, 0]
+        return dict(enumerate(moved))
+
+    runs = [run() for _ in range(5)]
+    found, near = error_bars.of_scores(runs, last, [0, 1], period).values()
+    # A walk of so few predictions looks a little like a long memory.
+    assert ((found.ratio > 0.6) & (found.ratio < 2)).all()
+    assert (near.ratio > 1.5 * found.ratio).all()
+
+
 def test_a_walk_is_told_from_what_is_pulled_back():
     generator = np.random.default_rng(0)
     steps = 0.1 * generator.standard_normal((50, 2000))

@@ -98,24 +98,51 @@ def of_run(
       burn_in: The first round to look at; see `separation.rounds_to_compare`.
       on_progress: Called with 'rounds', how many predictions are done, and of how many.
     """
-    available = [t for t in run.rounds(series) if t >= (burn_in or 0)]
+    predict = run.task.predictor()
+    return of_scores(
+        lambda number, chunk: predict(run.load(number, series), chunk).scores,
+        [t for t in run.rounds(series) if t >= (burn_in or 0)],
+        chunks,
+        period=run.config.pds_period if run.config.pds else 1,
+        burn_in=burn_in,
+        on_progress=on_progress,
+    )
+
+
+def of_scores(
+    scores: Callable[[int, object], np.ndarray],
+    available: Sequence[int],
+    chunks: Sequence[object],
+    *,
+    period: int = 1,
+    burn_in: int | None = None,
+    on_progress: Progress | None = None,
+) -> ErrorBars:
+    """Looks at what the checkpoints of one run predict.
+
+    Args:
+      scores: Predicts a chunk with a round's checkpoint, [examples, classes].
+      available: The rounds that have a checkpoint, in order.
+      chunks: Examples to predict.
+      period: Of a periodic shift.
+      burn_in: As in `of_run`.
+      on_progress: As in `of_run`.
+    """
     alone = ErrorBars(tuple(available))
     if len(available) < _LEAST_ROUNDS:
         return alone
-    period = run.config.pds_period if run.config.pds else 1
     rounds = separation.rounds_to_compare(available, burn_in=burn_in, period=period)
     if len(rounds) < _LEAST_ROUNDS:
         return alone
-    predict = run.task.predictor()
     parts: list[np.ndarray] = []
     for chunk in chunks:
         # Newest first: its likeliest class is looked at in all rounds.
         newest_first: list[np.ndarray] = []
         for t in reversed(rounds):
-            scores = predict(run.load(t, series), chunk).scores
+            found = scores(t, chunk)
             if not newest_first:
-                likeliest = scores.argmax(axis=1)
-            newest_first.append(scores[np.arange(len(scores)), likeliest])
+                likeliest = found.argmax(axis=1)
+            newest_first.append(found[np.arange(len(found)), likeliest])
             if on_progress is not None:
                 done = len(parts) * len(rounds) + len(newest_first)
                 on_progress("rounds", done, len(chunks) * len(rounds))
