@@ -46,7 +46,7 @@ READINGS: Mapping[str, Averager] = {
     "EMA_tr old average": averaging.ema(decay=0.95, warm_up=True),
     "UTA_tr, k = 3": averaging.uta(3),
 }
-#: The steepest and the flattest curvatures of losses; the baseline's effective rate is 1.
+#: The steepest and flattest curvatures of losses; the baseline's effective rate is 1.
 STEEPEST, FLATTEST, _DIRECTIONS = (1.0, 0.05), 1e-3, 5
 # Of the last rounds, over which a loss is the mean: tree noise differs from round to
 # round.
