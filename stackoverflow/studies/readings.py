@@ -117,7 +117,7 @@ def trainings(options: Readings) -> dict[str, Training]:
     """
     found = {BASELINE: Training({"averager": "last"})}
     for reading, origin in itertools.product(options.readings, options.steps_from):
-        changes = {"step_from": origin}
+        changes: dict[str, Any] = {"step_from": origin}
         if reading == UTA:
             changes |= {"averager": "uta", "k": k_of(shift=options.shift)}
         else:
