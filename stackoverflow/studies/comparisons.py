@@ -91,7 +91,7 @@ class Compared(StudyOptions):
             config = dataclasses.replace(
                 config, min_separation=max(1, passed // self.users)
             )
-        shape = {
+        shape: dict[str, Any] = {
             "max_sentences": self.sentences,
             "clients_per_round": self.users,
             "rounds": self.rounds,
