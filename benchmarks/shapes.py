@@ -177,7 +177,7 @@ def tried(population: Population, results: Results, line: Line) -> list[Tried]:
         for name in names
     }
     found = []
-    config = line.arm.config
+    config: Any = line.arm.config
     task = population.task(dataclasses.replace(config, **line.arm.grid[0]))
     users = min(len(group.users) for group in task.population())
     for key in by_metric[names[0]]:

@@ -82,13 +82,14 @@ class _Local:
 
         from tff_agg.federated import trainers
 
-        self._task, model = task, task.model()
-        if isinstance(model, trainers.Trainer):
+        self._task = task
+        trainer: Any = task.model()
+        if isinstance(trainer, trainers.Trainer):
             own = {"client_learning_rate": rate, "group_users": 1}
             trainer = task.with_config(dataclasses.replace(task.config, **own)).model()
         else:
             epochs = task.config.local_epochs
-            trainer = trainers.trainer_from_model(model, rate, epochs)
+            trainer = trainers.trainer_from_model(trainer, rate, epochs)
 
         @tf.function(autograph=False)
         def update(weights: Any, dataset: Any) -> Any:
