@@ -192,16 +192,16 @@ def test_an_empty_dataset_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "error"),
+    ("name", "value"),
     [
-        ("learning_rate", 0.0, ValueError),
-        ("learning_rate", float("nan"), ValueError),
-        ("learning_rate", "0.1", TypeError),
-        ("batch_size", 0, ValueError),
-        ("epochs", 1.5, ValueError),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("learning_rate", "0.1"),
+        ("batch_size", 0),
+        ("epochs", 1.5),
     ],
 )
-def test_wrong_arguments_are_named(name, value, error):
+def test_wrong_arguments_are_named(name, value):
     arguments = {"learning_rate": 0.1, name: value}
-    with pytest.raises(error, match=name):
+    with pytest.raises(ValueError, match=name):
         local_training.packed_trainer(SMALL, **arguments)

@@ -19,9 +19,11 @@ from tff_agg.runtime.errors import (
 )
 from tff_agg.runtime.lanes.balancing import balancing_lanes
 from tff_agg.runtime.lanes.data import LaneData
-from tff_agg.runtime.memory import keep_memory
-from tff_agg.runtime.tensorflow_setup import set_up_tensorflow
-from tff_agg.runtime.threads import configure_threads
+from tff_agg.runtime.tensorflow_setup import (
+    configure_threads,
+    keep_memory,
+    set_up_tensorflow,
+)
 
 if TYPE_CHECKING:
     import tensorflow_federated as tff

@@ -90,21 +90,6 @@ def parse(arguments: Sequence[str], *options: type) -> tuple[Any, ...]:
     return read(values, *options)
 
 
-def parse_some(arguments: Sequence[str], options: type) -> Any:
-    """Makes the object that those of some arguments describe that are flags of it.
-
-    Example:
-      >>> from tff_agg.privacy import PrivacyRecipe
-      >>> arguments = ['--rounds=100', '--out=run', '--noise_multiplier=1']
-      >>> parse_some(arguments, PrivacyRecipe).rounds
-      100
-    """
-    values = flags.FlagValues()
-    define(values, options)
-    values(["", *arguments], known_only=True)
-    return options(**_values(values, options))
-
-
 def written(options: Any, roles: Sequence[fields.Role] = fields.ROLES) -> list[str]:
     """Returns the flags of a dataclass whose values are not the defaults.
 
