@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 import tensorflow_federated as tff
 
-from tff_agg.runtime import disclosure, errors
+from tff_agg.runtime import devices, disclosure, errors
 from tff_agg.runtime.compile import private_api, rounds, stages, values
 from tff_agg.runtime.compile.placements import Arguments, contains_federated
 from tff_agg.runtime.compile.tff_executor import TffExecutor
 from tff_agg.runtime.compile.values import Value
-from tff_agg.runtime.lanes.pool import choose_device
 
 Call = Callable[[Value], Value]
 
@@ -38,7 +37,7 @@ class MapReduceContext(tff.framework.SyncContext, abc.ABC):
         self, show_data_in_errors: bool, worker: bool, server_device: str | None = None
     ):
         self._show_data = show_data_in_errors
-        self.server_device = choose_device(server_device)
+        self.server_device = devices.server_device(server_device)
         self._executor = TffExecutor(worker, show_data_in_errors)
         self._compiled: dict[int, tuple[weakref.ref[tff.Computation], Call]] = {}
         self._lock = threading.Lock()

@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tff_agg import checks
 from tff_agg.processes import usable_cores
+from tff_agg.runtime.devices import resolve
 
 _T = TypeVar("_T")
 
@@ -76,31 +77,9 @@ def choose_lanes(
             lanes = len(gpus) or usable_cores()
     elif not devices:
         raise ValueError("devices: an empty list; name at least one device, or None")
-    resolved = [_resolve(device) for device in devices]
+    resolved = [resolve(device) for device in devices]
     count = lanes or len(resolved)
     return tuple(Lane(i, resolved[i % len(resolved)]) for i in range(count))
-
-
-def choose_device(device: str | None = None) -> str:
-    """Returns the full name of a device; the first GPU where None, else the CPU."""
-    import tensorflow as tf
-
-    if device is None:
-        gpus = tf.config.list_logical_devices("GPU")
-        device = gpus[0].name if gpus else "/device:CPU:0"
-    return _resolve(device, "server_device")
-
-
-def _resolve(device: str, argument: str = "devices") -> str:
-    import tensorflow as tf
-
-    known = [device.name for device in tf.config.list_logical_devices()]
-    for name in known:
-        if name == device or name.endswith(device.removeprefix("/device:")):
-            return name
-    raise ValueError(
-        f"{argument}: TensorFlow sees no device {device!r}; it sees {', '.join(known)}"
-    )
 
 
 def assign(
