@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import filelock
 
-from tff_agg import files
+from tff_agg import checks, files
 from tff_agg.aliases import Json, JsonObject
 from tff_agg.privacy import prose
 from tff_agg.privacy.accounting import RHO_NOTE
@@ -123,13 +123,9 @@ def _so_far(plan: Plan, done: int | None) -> dict[str, float | None]:
         spent = None if done is None else 0.0
         return {"rho_so_far": spent, "epsilon_so_far": spent}
     return {
-        "rho_so_far": _or_none(plan.rho_after(done)),
-        "epsilon_so_far": _or_none(plan.epsilon_after(done)),
+        "rho_so_far": checks.finite(plan.rho_after(done)),
+        "epsilon_so_far": checks.finite(plan.epsilon_after(done)),
     }
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def markdown(content: Mapping[str, Any]) -> str:
