@@ -91,7 +91,11 @@ class _Local:
             epochs = task.config.local_epochs
             trainer = trainers.trainer_from_model(trainer, rate, epochs)
 
-        @tf.function(autograph=False)
+        shapes = [tf.TensorSpec(shape) for shape in task.shapes.values()]
+        # Whatever a client has: one graph for all of them.
+        data = tf.data.DatasetSpec(trainer.element_spec)
+
+        @tf.function(autograph=False, input_signature=[shapes, data])
         def update(weights: Any, dataset: Any) -> Any:
             first = trainers.ModelWeights(tuple(weights), ())
             moved, _, sums = trainer.update(first, dataset)
