@@ -172,16 +172,27 @@ def report(options: Readings, results: Results) -> Report:
     """Returns, for each level, the table with the gains over the baseline."""
     page = Report()
     for level, lines in results.rows().items():
-        _add(page, results.only(lines.values()), level)
+        own = results.only(lines.values())
+        _add(page, own, level, titled(options.noise, level, len(own.seeds)))
     return page
 
 
-def _add(page: Report, results: Results, level: str) -> None:
+def titled(noise: str, level: str, seeds: int) -> str:
+    """Names a level. With the paper's noise in a small population ε is not its own.
+
+    Example:
+      >>> titled('paper', '8.2', 3)
+      'as much noise as in the paper at ε = 8.2, 3 seeds'
+    """
+    whose = "as much noise as in the paper at " if noise == AS_THE_PAPER else ""
+    return f"{whose}ε = {level.replace('inf', '∞')}, {seeds} seeds"
+
+
+def _add(page: Report, results: Results, level: str, title: str) -> None:
     """Adds what is shown of a privacy level."""
     name = f"eps{level}"
     if any(len(line.arm.grid) > 1 for line in results.lines):
         page.tables[f"search_{name}"] = search_table(results)
-    title = f"ε = {level.replace('inf', '∞')}, {len(results.seeds)} seeds"
     page.add_curves(f"curves_{name}", results, panels(results), title=title, bottom=0)
     baselines = {(x.note, x.use): x for x in results.lines if arm_of(x)[0] == BASELINE}
     over = {
