@@ -155,7 +155,7 @@ class Options:
 def main(options: Options) -> None:
     """Simulates and prints."""
     rounds = options.rounds
-    curvatures = [(share,) for share in options.forgotten]
+    curvatures: list[tuple[float, ...]] = [(share,) for share in options.forgotten]
     if set(MIXED) <= set(options.forgotten):
         curvatures.append(MIXED)
 
