@@ -9,13 +9,17 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tff_agg import digests, files
 from tff_agg.checkpoints import blobs, encoding
 from tff_agg.checkpoints.encoding import ArrayEntry, Encoded
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _FORMAT = 1
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -25,22 +29,24 @@ LARGEST_IN_FILE = 1 << 17
 
 
 class Body:
-    """The arrays that stand behind the JSON, equal ones once."""
+    """The arrays that stand behind the JSON, each name's once."""
 
-    def __init__(self):
-        self._offsets: dict[bytes, int] = {}
+    def __init__(self) -> None:
+        self._offsets: dict[Hashable, int] = {}
+        self._parts: list[ReadableBuffer] = []
         self._size = 0
 
-    def add(self, content: bytes) -> int:
-        """Returns the offset at which the content stands."""
-        if content not in self._offsets:
-            self._offsets[content] = self._size
-            self._size += len(content)
-        return self._offsets[content]
+    def add(self, name: Hashable, content: "ReadableBuffer", size: int) -> int:
+        """Returns the offset at which the content of a name stands."""
+        if name not in self._offsets:
+            self._offsets[name] = self._size
+            self._parts.append(content)
+            self._size += size
+        return self._offsets[name]
 
     def content(self) -> bytes:
         """Returns all of it."""
-        return b"".join(self._offsets)
+        return b"".join(self._parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +80,8 @@ class Manifest:
             content = prepared.arrays[array["blob"]]
             if content.nbytes > LARGEST_IN_FILE:
                 return array
-            offset = body.add(content.tobytes())
+            plain = digests.plain(content)
+            offset = body.add(array["blob"], plain, content.nbytes)
             return {"dtype": array["dtype"], "shape": array["shape"], "at": offset}
 
         items = {
@@ -98,7 +105,10 @@ class Manifest:
         def move(array: ArrayEntry) -> ArrayEntry:
             if "at" not in array:
                 return array
-            return {**array, "at": body.add(self._bytes_of(array))}
+            content = self._bytes_of(array)
+            # An empty array stands where another begins.
+            name = array["at"], len(content)
+            return {**array, "at": body.add(name, content, len(content))}
 
         items = {name: encoding.map_arrays(self.items[name], move) for name in names}
         return Manifest(self.round, items, body.content())
