@@ -93,7 +93,7 @@ class Scale:
 
 
 def _last_rounds(config: RunConfig, *, span: int, every: int) -> tuple[int, ...]:
-    first = max(config.rounds - span, 0)
+    first = max(config.rounds - span, 1)
     return tuple(sorted(range(config.rounds, first - 1, -every)))
 
 

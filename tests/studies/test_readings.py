@@ -92,6 +92,15 @@ def test_the_shape_of_rounds_is_what_was_asked_for():
         assert config.min_separation == 25
 
 
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("rounds", [1, 10, 20, 21])
+def test_a_short_run_is_judged_by_rounds_that_it_has(rounds, shift):
+    given = options(scale="tiny", rounds=rounds, shift=shift)
+    study = readings.declare(given)
+    counted = study.rounds(study.lines[0].arm.config)
+    assert max(counted) == rounds and min(counted) >= 1
+
+
 @pytest.mark.parametrize("level", ["18.9", "8.2"])
 def test_noise_as_in_the_paper_is_that_of_its_trees_nodes(level):
     given = options(noise="paper", epsilons=(level,))
