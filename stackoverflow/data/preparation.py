@@ -81,7 +81,8 @@ def prepare_store(
       ValueError: If an argument or the input is wrong, or `out` holds something else.
 
     Example:
-      >>> store = prepare_store(SyntheticSource(users=100), folder / 'store')
+      >>> source = make_source('synthetic', None, users=100)
+      >>> store = prepare_store(source, folder / 'store')
       >>> store.vocabulary.num_ids
       256
     """
