@@ -233,12 +233,10 @@ def _said(
     searched = cost.of_training(folders, len(folders)) if folders else None
     if searched is not None:
         yield searched.paragraph
-    scores = results.values(results.study.lines[0])
-    trivial = task.trivial(task.fixed_sample("heldout", config.validation_examples))
     metric = task.metrics[0]
-    if trivial and scores:
-        value = trivial["all"][metric.name]
-        yield f"Always the same answer has {metric.label} {metric.show(value)}."
+    if trivial := results.trivial():
+        value = metric.show(trivial[metric.name])
+        yield f"Always the same answer has {metric.label} {value}."
 
 
 def _flag_file(config: RunConfig) -> str:
