@@ -17,6 +17,7 @@ from tff_agg.experiment.runs import Run, kinds, names_of
 from tff_agg.experiment.study import figures, show
 from tff_agg.experiment.study.search import perform
 from tff_agg.recycling.methods import parse_methods
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 
 _SENTENCES = 60
 METRICS = [metric.name for metric in StackOverflow.metrics]
@@ -221,11 +222,13 @@ def test_runs_of_several_kinds_are_named_and_explained_once(
     assert [row[0] for row in report.tables["table"].rows] == [
         *([names[0]] * 2),
         *([names[1]] * 2),
+        ALWAYS_THE_SAME,
     ]
     assert report.tables["runs"].header == ["settings that differ", *names]
     assert report.tables["runs"].rows == [["averager", "last", "uta"], ["k", "3", "7"]]
     # Each is compared with its own last checkpoint.
-    assert [bool(row[-1]) for row in report.tables["table"].rows] == [False, True] * 2
+    *rows, _ = report.tables["table"].rows
+    assert [bool(row[-1]) for row in rows] == [False, True] * 2
     (figure,) = drawn
     left, right = figure.axes
     assert [axis.get_title() for axis in figure.axes] == names

@@ -11,6 +11,7 @@ from tests.study.tiny_studies import Told
 from tff_agg.experiment.study.declare import BROADCAST
 from tff_agg.experiment.study.search import perform, results
 from tff_agg.recycling.methods import Method
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 
 
 def options(**changes):
@@ -134,7 +135,8 @@ def test_the_steps_lead_from_the_papers_recipe_to_the_best_on_validation_data(
     rates = [found.config(line).server_learning_rate for line in named.values()]
     assert rates == [0.5, 0.5, 1.0, 1.0, 20.0]
     made = fair.report(options(), found)
-    rows = made.tables["steps_eps18.9"].rows
+    *rows, always = made.tables["steps_eps18.9"].rows
+    assert always[0] == ALWAYS_THE_SAME
     first, second = (
         [row[i] for row in rows] for i in range(len(rows[0]) - 2, len(rows[0]))
     )
@@ -180,7 +182,7 @@ def test_of_an_unfinished_comparison_the_search_is_shown(token_store, tmp_path):
     found = results(dataclasses.replace(study, train=asked.train), tmp_path)
     made = fair.report(options(), found)
     assert list(made.tables) == ["search_eps18.9"]
-    assert len(made.tables["search_eps18.9"].rows) == 4
+    assert len(made.tables["search_eps18.9"].rows) == 4 + 1
 
 
 def old_name(arm, settings, model):

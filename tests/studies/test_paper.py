@@ -24,6 +24,7 @@ from tests.study.tiny_studies import Told
 from tff_agg.experiment.study import show
 from tff_agg.experiment.study import widths as shown
 from tff_agg.experiment.study.search import perform, results
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 from tff_agg.recycling.uncertainty import Comparison
 
 LEVEL = "18.9"
@@ -227,10 +228,11 @@ def test_at_full_scale_the_published_figures_stand_below_ours(token_store, tmp_p
         token_store, tmp_path, lambda *_: 0.1, epsilons=(LEVEL,), tables=("pds",)
     )
     shown = paper.layout(dataclasses.replace(asked, scale="full"), found, "pds")
-    last = shown.rows[-1]
+    *_, last, always = shown.rows
+    assert always[0] == ALWAYS_THE_SAME
     assert last[0] == "published" and "22.17 ± 0.03" in last
     ours = paper.layout(asked, found, "pds")
-    assert [row[0] for row in ours.rows] == [LEVEL, "gain"]
+    assert [row[0] for row in ours.rows] == [LEVEL, "gain", ALWAYS_THE_SAME]
 
 
 def test_an_unfinished_study_says_so(token_store, tmp_path):
@@ -345,7 +347,7 @@ def test_a_column_can_be_had_by_itself_and_gains_need_the_baseline(finished):
         for asked in (own, finished)
     )
     table, whole = alone.tables["table_pds"], both.tables["table_pds"]
-    assert list(table.header) == ["ε", "UTA_tr"] and len(table.rows) == 1
+    assert list(table.header) == ["ε", "UTA_tr"] and len(table.rows) == 1 + 1
     assert table.rows[0][1] == whole.rows[0][list(whole.header).index("UTA_tr")]
     assert not alone.details and "gains_pds" in both.details
 

@@ -11,6 +11,7 @@ from tff_agg.experiment.study.declare import BROADCAST
 from tff_agg.experiment.study.search import perform
 from tff_agg.experiment.study.statistics import gain
 from tff_agg.recycling.metrics import ACCURACY
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 
 
 def options(**changes):
@@ -168,11 +169,13 @@ def test_gains_are_over_the_baseline_with_the_same_settings_and_model(told, tmp_
 def test_the_pattern_compares_recycled_models_with_the_last_iterate(told):
     given, found = told
     table = readings.report(given, found).tables["pattern_eps8.2"]
-    assert [row[1] for row in table.rows] == ["last"] + 8 * ["UTA_inf"]
+    last, *others, always = table.rows
+    assert [row[1] for row in (last, *others)] == ["last"] + 8 * ["UTA_inf"]
+    assert always[0] == ALWAYS_THE_SAME
     # Of 0.09 to 0.10 or more over 0.08: all gain.
-    assert {row[-1] for row in table.rows[1:]} <= {"yes", ""}
+    assert {row[-1] for row in others} <= {"yes", ""}
     column = table.header.index("fits in accuracy % over the baseline")
-    assert {row[column] for row in table.rows[1:]} == {"yes"}
+    assert {row[column] for row in others} == {"yes"}
 
 
 def test_a_whole_line_of_models_is_judged_by_one_window_for_all():

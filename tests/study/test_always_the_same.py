@@ -57,9 +57,12 @@ def test_a_table_of_cells_has_it_below(found):
 def test_in_a_picture_it_is_named_and_changes_no_view(monkeypatch, tmp_path):
     drawn = []
     monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
-    panels = {"": {"last": Curve([1, 2], [[0.5, 0.6]])}}
+    panels = {
+        name: {"last": Curve([1, 2], [values])}
+        for name, values in {"one": [0.5, 0.6], "other": [0.3, 0.4]}.items()
+    }
     for level in (None, 0.1):
         figures.curves(tmp_path / "a.png", panels, level=level)
-    without, having = (figure.axes[0] for figure in drawn)
-    assert without.get_ylim() == having.get_ylim()
-    assert having.lines[-1].get_label() == f"{ALWAYS_THE_SAME}: 10.00"
+    for without, having in zip(*(figure.axes for figure in drawn), strict=True):
+        assert without.get_ylim() == having.get_ylim()
+        assert having.lines[-1].get_label() == f"{ALWAYS_THE_SAME}: 10.00"

@@ -66,7 +66,9 @@ def curves(
         if shaded is not None:
             axis.axvspan(*shaded, color="black", alpha=0.06, linewidth=0)
         axis.set_title(textwrap.fill(setting, _TITLE_LETTERS))
-        if level is not None:
+    # After all curves: panels may share what is in view.
+    if level is not None:
+        for axis in axes:
             _draw_level(axis, level, metric)
     if bottom is not None:
         axes[0].set_ylim(bottom=bottom)
