@@ -14,6 +14,7 @@ from tff_agg.checkpoints import CheckpointStore
 from tff_agg.experiment.run import tables
 from tff_agg.experiment.study import show
 from tff_agg.experiment.study.search import perform, results
+from tff_agg.recycling.series import ALWAYS_THE_SAME
 
 BASELINE, *OTHERS = LINES
 
@@ -65,7 +66,8 @@ def test_two_seeds_are_too_few(token_store, tmp_path):
 def test_the_table_has_a_row_for_every_combination(token_store, tmp_path):
     options, found = told(token_store, tmp_path, [1.0, 1.0, -0.5])
     made = demo.report(options, found)
-    header, rows, _, marked = made.tables["table"]
+    header, (*rows, always), _, marked = made.tables["table"]
+    assert always[0] == ALWAYS_THE_SAME
     assert [row[:2] for row in rows] == [[s, m] for s in SETTINGS for m in LINES]
     assert rows[0][2:] == ["20.00 ± 0.00", "", ""]
     assert rows[1][2:] == ["20.50 ± 0.87", "+0.50 ± 0.50", "2 of 3"]

@@ -61,7 +61,7 @@ class Standing:
 
     def task(self, line: Line) -> Task:
         """Returns the task of a line, whose data all of its candidates share."""
-        (trial, *_) = self.study.trials(line, line.arm.grid[0], self.study.seeds)
+        trial = self.search_trials(line, line.arm.grid[0])[0]
         return self.place.task(trial)
 
     def config(self, trial: Trial) -> RunConfig:
