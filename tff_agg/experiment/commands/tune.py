@@ -200,11 +200,6 @@ def report(task: type[Task], options: TuneOptions, results: Results) -> Report:
     over = {keys[line]: keys[first] for line, first in results.over_first().items()}
     asked = [("heldout", task.metrics[0]), *(("test", m) for m in task.metrics)]
     shown = [m._replace(name=f"{_SPLITS[split]} {m.name}") for split, m in asked]
-    trivial = {
-        f"{words} {name}": value
-        for split, words in _SPLITS.items()
-        for name, value in results.trivial(split).items()
-    }
     series = "aggregate" if options.algorithm == "training" else options.series
     title = f"checkpoints of {IN_WORDS[series]}"
     draw = functools.partial(
@@ -219,7 +214,6 @@ def report(task: type[Task], options: TuneOptions, results: Results) -> Report:
                 {"": over},
                 gains_in=[shown[1]],
                 title=title,
-                trivial=trivial,
             )
         },
         {"candidates": candidate_table(results)},
