@@ -38,7 +38,7 @@ PAGE = report.report(
         noise_multiplier=1.0, releases=RELEASES,
     ),
     run={"commit": "abc"},
-) | {"audit": None}  # fmt: skip
+) | {"audit": None, "membership": None}  # fmt: skip
 # By template, figures with which it says each of its sentences once.
 FIGURES = {
     "dp_ftrl": [
@@ -56,6 +56,13 @@ FIGURES = {
     "page": [
         PAGE,
         {**PAGE, "audit": {"findings": [], "paragraph": "It is little."}},
+        {
+            **PAGE,
+            "membership": {
+                "table": {"head": ("AUC",), "rows": [("0.5",)]},
+                "paragraph": "Nothing.",
+            },
+        },
     ],
     "training_search": [SEARCH, {**SEARCH, "runs": 1}],
     "inference_search": [

@@ -130,11 +130,15 @@ def test_the_figures_are_what_they_were(
     found = perform(curves, tmp_path).only(study.lines)
     assert differences(figures(found), golden(name)) == {}
     assert found.seeds == (0, 1)
-    assert study.train.keep(found.config(found.lines[0])) == (2, *range(4, 9))
+    # Those that are averaged, and those whose distance is found.
+    kept = set(study.train.keep(found.config(found.lines[0])))
+    assert kept >= {2, *range(4, 9)} and kept <= {*range(1, 9)}
     made = table.report(options, found)
     last = f"eps1 {shift}: DP-SGD, last"
     header, ratios, *_ = made.tables["widths"]
-    assert header == ["runs", "N", "last checkpoints", "2 rounds apart"]
+    assert header[2:] == [
+        "last checkpoints", "2 rounds apart", "as far apart as found, widened"
+    ]  # fmt: skip
     assert ratios[0][:2] == [last, "2"] and len(ratios) == 4
     (drawn,) = made.figures["widths"].args
     assert list(drawn) == [last]

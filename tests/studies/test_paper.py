@@ -327,7 +327,8 @@ def test_tables_pictures_and_error_bars_are_written_and_nothing_is_done_twice(
     header, *rows = (out / "table_pds.csv").read_text().splitlines()
     assert header == "ε,column,seed,accuracy" and len(rows) == 14
     gains = (out / "gains_pds.md").read_text().splitlines()
-    assert "gain in loss" in gains[0] and len(gains) == 2 + 12
+    assert "gain in loss" in gains[0] and len(gains) == 2 + 12 + 1
+    assert "always the same answer" in gains[-1]
     shown = (out / "widths.md").read_text()
     assert "3 rounds apart" in shown and "| pds_baseline_eps18.9 | 2 |" in shown
     before = times(out)

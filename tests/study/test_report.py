@@ -30,8 +30,10 @@ def test_a_page_has_tables_values_and_pictures_and_is_written(tmp_path):
     page.add_points("points", found, {line.name: line for line in found.lines})
     rows = page.tables["lines"].rows
     assert rows == [
-        ["broadcast", "20.00 ± 0.00", ""], ["UTA_inf", "30.00 ± 0.00", "+50.0 %"]
-    ]  # fmt: skip
+        ["broadcast", "20.00 ± 0.00", ""],
+        ["UTA_inf", "30.00 ± 0.00", "+50.0 %"],
+        ["always the same answer", "30.00", ""],
+    ]
     assert page.data["lines"].rows[0][:3] == ["broadcast", 0, 0.2]
     page.write(tmp_path)
     assert (tmp_path / "lines.md").exists() and (tmp_path / "lines.csv").exists()
