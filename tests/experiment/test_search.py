@@ -79,24 +79,24 @@ def test_it_finds_the_best_goes_on_and_says_what_it_has_cost(tmp_path, capsys):
 def test_halving_goes_on_with_the_best_under_the_noise_of_the_whole_plan(
     tmp_path, capsys
 ):
-    flags = (*FLAGS, "--rounds=8", "--evaluate_every=1", "--halving", "--runs=4")
+    flags = (*FLAGS, "--rounds=4", "--evaluate_every=1", "--halving", "--runs=3")
 
     def run():
         command_lines.run(Diabetes, "search", *flags, f"--out={tmp_path}")
         return capsys.readouterr().out
 
-    assert "2 of 4 candidates go on after 2 rounds" in run()
+    assert "2 of 3 candidates go on after 1 rounds" in run()
     folders = [RunFolder(path) for path in tmp_path.glob("runs/*")]
     done = {folder.path.name: folder.rounds_done for folder in folders}
-    assert sorted(done.values()) == [2, 2, 8, 8]
+    assert sorted(done.values()) == [1, 4, 4]
     for folder in folders:
-        assert folder.report()["plan"]["rounds"] == 8
-    at_two = {
-        folder.path.name: folder.history.reported[2]["validation"]["aggregate"]
+        assert folder.report()["plan"]["rounds"] == 4
+    at_one = {
+        folder.path.name: folder.history.reported[1]["validation"]["aggregate"]
         for folder in folders
     }
-    losses = {name: found["all"]["loss"] for name, found in at_two.items()}
-    left = {name for name, rounds in done.items() if rounds == 8}
+    losses = {name: found["all"]["loss"] for name, found in at_one.items()}
+    left = {name for name, rounds in done.items() if rounds == 4}
     assert left == {*sorted(losses, key=losses.__getitem__)[:2]}
     times = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/ledger.jsonl")}
     run()

@@ -61,21 +61,26 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize(
-    "config",
-    [
-        SMALL,
-        next_word.ModelConfig(
-            vocab_size=5, embedding_size=1, lstm_size=1, max_tokens=9
-        ),
-        next_word.ModelConfig(
-            vocab_size=50, embedding_size=12, lstm_size=3, max_tokens=9
-        ),
-    ],
-    ids=["small", "least", "wide"],
-)
-def test_gradients_are_those_of_keras(config, lengths):
+MODELS = {
+    "small": SMALL,
+    "least": next_word.ModelConfig(
+        vocab_size=5, embedding_size=1, lstm_size=1, max_tokens=9
+    ),
+    "wide": next_word.ModelConfig(
+        vocab_size=50, embedding_size=12, lstm_size=3, max_tokens=9
+    ),
+}
+# Every batch with one model, and what is most and least with the others.
+CASES = [("small", batch) for batch in BATCHES] + [
+    (model, batch)
+    for model in ("least", "wide")
+    for batch in ("ascending", "one row, one prediction")
+]
+
+
+@pytest.mark.parametrize(("model", "batch"), CASES)
+def test_gradients_are_those_of_keras(model, batch):
+    config, lengths = MODELS[model], BATCHES[batch]
     rows = random_rows(config, lengths)
     weights = random_weights(config)
     loss, expected = keras_gradients(config, weights, rows)
@@ -143,8 +148,8 @@ def trained(work, weights, dataset):
     return tf.nest.map_structure(lambda leaf: tf.squeeze(leaf, 0), result)
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_local_training_is_that_of_keras(epochs):
+def test_local_training_is_that_of_keras():
+    epochs = 2
     lengths = np.random.default_rng(1).integers(2, SMALL.row_length + 1, 23)
     rows = random_rows(SMALL, lengths)
     weights = random_weights(SMALL, spread=0.3)

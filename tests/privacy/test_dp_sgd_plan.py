@@ -129,8 +129,8 @@ def test_a_release_composes_with_sampled_steps():
     assert made.epsilon_so_far(100) == made.epsilon
     settings = settings_of(releases=[vocabulary])
     del settings["noise_multiplier"]
-    kept = Plan.for_epsilon(2.0, **settings)
-    assert 2.0 - 1e-3 < kept.epsilon <= 2.0
+    kept = Plan.for_epsilon(1.0, **settings)
+    assert 1.0 - 1e-3 < kept.epsilon <= 1.0
 
 
 @pytest.mark.parametrize(

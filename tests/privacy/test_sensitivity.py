@@ -100,7 +100,7 @@ def mechanisms(n):
     )
 
 
-@pytest.mark.parametrize("n", range(1, 13))
+@pytest.mark.parametrize("n", range(1, 11))
 def test_equals_brute_force_for_every_mechanism_and_schema(n):
     for (name, mechanism), schema in itertools.product(mechanisms(n), schemas(n)):
         got = sensitivity(mechanism, schema, n)

@@ -16,9 +16,12 @@ def things_kept() -> int:
 
 @pytest.mark.slow
 def test_nothing_is_kept_of_a_round():
+    # What other tests have left behind is neither counted nor gone through each round.
+    gc.collect()
+    gc.freeze()
     found = runtime_memory.measure(
-        rounds=30,
-        largest_cohort=10,
+        rounds=18,
+        largest_cohort=8,
         width=20,
         runtime_name="local",
         observe=things_kept,
@@ -26,5 +29,5 @@ def test_nothing_is_kept_of_a_round():
     assert len({row["clients"] for row in found}) > 5
     # Less than one thing per round: a leak would keep several. Python's own caches may
     # take in an object now and then.
-    kept = [row["memory"] for row in found[9:]]
+    kept = [row["memory"] for row in found[5:]]
     assert max(kept) - kept[0] < len(kept) - 1
