@@ -33,10 +33,10 @@ def tiny(monkeypatch):
         "CURVE_EVERY": 4,
         "KEEP": Retention(keep_last=6, keep_every=2),
         "RATES": (2.0, 4.0),
+        "SEARCH_SEEDS": (100,),
+        "PROBES": {k: v for k, v in table.PROBES.items() if k != "rate 8"},
         "OWN_RATES": {
-            table.EMA: [
-                ema(0.5, 0, learning_rate=4.0), ema(0.9, 8, learning_rate=4.0)
-            ],
+            table.EMA: [ema(0.5, 0, learning_rate=4.0)],
             table.UTA: [uta(3, 0, learning_rate=4.0), uta(3, 8, learning_rate=4.0)],
         },
         "SECOND_STAGE": {},
@@ -106,7 +106,7 @@ def words(settings):
 
 @pytest.mark.slow
 def test_the_figures_are_what_they_were(tiny, clicks, tmp_path):
-    options = table.Table(data=clicks, seeds=2, out=str(tmp_path))
+    options = table.Table(data=clicks, seeds=1, out=str(tmp_path))
     study = table.declare(options)
     found = perform(study, tmp_path)
     assert differences(figures(found), golden("pcvr")) == {}
