@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 
 import pytest
@@ -14,6 +15,7 @@ from tff_agg.experiment import config as configs
 from tff_agg.experiment import presets
 from tff_agg.experiment.run import identity
 from tff_agg.privacy import recipe
+from tff_agg.privacy.signal import Signal
 from tff_agg.server import Schedule
 
 CONFIGS = sorted(pathlib.Path(stackoverflow.__file__).parent.glob("configs/*.cfg"))
@@ -45,6 +47,20 @@ def test_the_servers_rate_follows_from_model_clip_norm_and_momentum():
     slow = make(averager="last", server_momentum=0.9)
     assert slow.server_rate(64_388) == pytest.approx(rate / 10)
     assert make(server_learning_rate=3.0).server_rate(64_388) == 3.0
+
+
+def test_the_servers_rate_is_cut_where_noise_would_fill_the_weights():
+    config = make(noise_multiplier=None, epsilon=8.0).for_population(2000)
+    parameters = 1370
+    rate = config.server_rate(parameters)
+    assert rate < make().server_rate(parameters)
+    plan = config.build_plan()
+    noise = Signal.of(plan, parameters).ratio * plan.rounds * config.clip_norm * rate
+    assert noise / math.sqrt(parameters) == pytest.approx(0.4, rel=0.01)
+    # Fewer rounds, less noise: the size of the model decides.
+    few = dataclasses.replace(config, rounds=100, min_separation=20)
+    assert few.server_rate(parameters) == make().server_rate(parameters)
+    assert make(noise_multiplier=0.0).server_rate(parameters) > rate
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)

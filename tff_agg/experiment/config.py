@@ -6,6 +6,7 @@ fields of its own by inheriting from `TrainConfig`.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
@@ -14,6 +15,7 @@ from tff_agg import averaging, checks, fields, privacy
 from tff_agg.aliases import JsonObject
 from tff_agg.fields import described
 from tff_agg.privacy import shapes
+from tff_agg.privacy.signal import Signal
 from tff_agg.server import Schedule, ServerStep, optimisers, schedules, server_step
 
 AVERAGERS = ("last", "uta", "ema", "pda", "schedule_free")
@@ -29,9 +31,10 @@ _SQUARES = ("server_optimizer", SERVER_OPTIMIZERS[1:])
 _SQUARES_FADE = ("server_optimizer", ("adam", "yogi"))
 
 # How far a round moves the model at most where no rate is given, over the cube root of
-# the number of its parameters: what four models of 193 to 64,388 liked best on a coarse
-# grid, by eye (docs/first_run.md).
+# the number of its parameters, and how much noise a weight may gather over the run:
+# what models of 193 to 474,668 parameters liked best, or nearly (docs/first_run.md).
 STEP = 0.17
+WEIGHT_NOISE = 0.4
 
 # Above so many parameters the arithmetic takes longer than the calls, and side by side
 # gains nothing (docs/performance.md).
@@ -254,7 +257,8 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
     server_learning_rate: float | None = described(
         None,
         f"learning rate of the server; not given: {STEP:g} × (1 - server_momentum) × "
-        "the cube root of the parameters' number / clip_norm; with another optimiser "
+        "the cube root of the parameters' number / clip_norm, or less where that puts "
+        f"noise of more than {WEIGHT_NOISE:g} into each weight; with another optimiser "
         "than momentum it must be",
     )
     server_rate_schedule: str = described(
@@ -390,11 +394,17 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
 
         A round's mean is at most as long as the clip norm, and noise goes with it: so
         their product says how far a model moves, and how far is far goes with its size.
+        But the noise of all rounds must leave the weights what they have learnt.
         """
         if self.server_learning_rate is not None:
             return self.server_learning_rate
-        step = STEP * math.cbrt(num_parameters) * (1 - self.server_momentum)
-        return step / (self.clip_norm or 1.0)
+        step = STEP * math.cbrt(num_parameters)
+        # Root mean square of the noise in a weight, at a step of 1.
+        noise = _noise_in_model(self)
+        if step * noise > WEIGHT_NOISE:
+            # Optimised noise differs in its last digits from machine to machine.
+            step = float(f"{WEIGHT_NOISE / noise:.3g}")
+        return step * (1 - self.server_momentum) / (self.clip_norm or 1.0)
 
     @property
     def cohort_words(self) -> str:
@@ -422,6 +432,17 @@ class TrainConfig(RunConfig, privacy.PrivacyRecipe):
                 "cpus_per_lane": self.cpus_per_lane,
             }
         return options
+
+
+@functools.lru_cache(maxsize=64)
+def _noise_in_model(config: TrainConfig) -> float:
+    """Returns the norm of all rounds' noise in a model of one parameter, in clip norms.
+
+    It is a root mean square over the rounds. What was released before training is left
+    out: it takes a small part of ε.
+    """
+    plan = config.build_plan()
+    return Signal.of(plan, 1).ratio * plan.rounds if plan.noise_stddev else 0.0
 
 
 _BUILD_AVERAGER = {
